@@ -1,0 +1,209 @@
+"""Attention layers on the sphere. Public tensors are channels-first; inside, everything is NHWC."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from s2attn.errors import InvalidProblem
+from s2attn.functional import neighborhood_attention
+from s2attn.geometry.neighborhood import neighborhood
+from s2attn.ops.layout import to_channels_first, to_channels_last
+from s2attn.problem import AttentionProblem, check_positive
+
+
+class NeighborhoodAttentionS2(nn.Module):
+    """Multi-head attention in which every output point sees the input points within a geodesic disk.
+
+    The parameters carry the names and shapes of torch-harmonics' layer of the same name, so state dicts move over.
+
+    Parameters
+    ----------
+    in_channels : int
+        Channels of query, key and value.
+    in_shape, out_shape : tuple[int, int]
+        (nlat, nlon) of key and value, and of query and output.
+    grid_in, grid_out : str
+        Latitude grids: ``equiangular``, ``legendre-gauss`` or ``lobatto``.
+    num_heads : int
+        Number of heads; divides ``k_channels`` and ``out_channels``.
+    scale : float or torch.Tensor, optional
+        Factor on the projected query; a tensor of one element may be learnable. Default: 1 / sqrt(k_channels /
+        num_heads).
+    qk_norm : bool
+        Normalize query and key per head by their root mean square, with learnable gains 1 + q_norm_weights and
+        1 + k_norm_weights.
+    bias : bool
+        Add a bias in all four projections.
+    theta_cutoff : float, optional
+        Radius of the disks in radians. Default: largest colatitude gap of the coarser grid.
+    k_channels : int, optional
+        Channels of the inner products, over all heads. Default: ``in_channels``.
+    out_channels : int, optional
+        Channels of the output. Default: ``in_channels``.
+    backend : str
+        See `s2attn.neighborhood_attention`.
+
+    Raises
+    ------
+    InvalidProblem
+        Naming the argument, what was given and what is expected.
+
+    Warns
+    -----
+    UserWarning
+        Once, at construction, when output points have no input point in reach: their attention is 0.
+    """
+
+    scale: float | torch.Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        in_shape: tuple[int, int],
+        out_shape: tuple[int, int],
+        grid_in: str = "equiangular",
+        grid_out: str = "equiangular",
+        num_heads: int = 1,
+        scale: float | torch.Tensor | None = None,
+        qk_norm: bool = False,
+        bias: bool = True,
+        theta_cutoff: float | None = None,
+        k_channels: int | None = None,
+        out_channels: int | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_positive("in_channels", in_channels)
+        self.in_channels = in_channels
+        self.num_heads = num_heads
+        self.k_channels = in_channels if k_channels is None else k_channels
+        self.out_channels = in_channels if out_channels is None else out_channels
+        self.backend = backend
+        self.problem = AttentionProblem(
+            in_shape,
+            out_shape,
+            grid_in,
+            grid_out,
+            theta_cutoff,
+            heads=num_heads,
+            channels_in=self.k_channels,
+            channels_out=self.out_channels,
+        )
+        self.neighborhood = neighborhood(self.problem)
+        self._set_scale(scale)
+        self._make_parameters(bias=bias, qk_norm=qk_norm)
+        empty = self.neighborhood.empty_queries
+        if empty:
+            points = math.prod(self.problem.out_shape)
+            message = f"{empty} of {points} output points have no input point within theta_cutoff={self.problem.cutoff}"
+            warnings.warn(f"{message}: their attention is 0", stacklevel=2)
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor | None = None, value: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            [B, in_channels, nlat_out, nlon_out].
+        key, value : torch.Tensor, optional
+            [B, in_channels, nlat_in, nlon_in]; both or neither. Default: ``query`` (self-attention).
+
+        Returns
+        -------
+        torch.Tensor
+            [B, out_channels, nlat_out, nlon_out], contiguous.
+
+        Raises
+        ------
+        InvalidProblem
+            Extents, dtypes or devices do not fit the layer or each other.
+        """
+        if (key is None) != (value is None):
+            raise InvalidProblem("value" if value is None else "key", None, "key and value together, or neither")
+        self._check_input("query", query, self.problem.out_shape)
+        query_points = to_channels_last(query)
+        if key is None or value is None:
+            self._check_input("query", query, self.problem.in_shape)
+            key_points = value_points = query_points
+        else:
+            self._check_input("key", key, self.problem.in_shape)
+            self._check_input("value", value, self.problem.in_shape)
+            key_points = to_channels_last(key)
+            value_points = key_points if value is key else to_channels_last(value)
+        q = self._normalized(_project(query_points, self.q_weights, self.q_bias), self.q_norm_weights) * self.scale
+        k = self._normalized(_project(key_points, self.k_weights, self.k_bias), self.k_norm_weights)
+        v = _project(value_points, self.v_weights, self.v_bias)
+        y = neighborhood_attention(q, k, v, self.neighborhood, heads=self.num_heads, backend=self.backend)
+        return to_channels_first(_project(y, self.proj_weights, self.proj_bias))
+
+    def extra_repr(self) -> str:
+        """Arguments shown by ``print(layer)``."""
+        problem = self.problem
+        return (
+            f"in_channels={self.in_channels}, k_channels={self.k_channels}, out_channels={self.out_channels}, "
+            f"num_heads={self.num_heads}, in_shape={problem.in_shape}, out_shape={problem.out_shape}, "
+            f"grid_in={problem.grid_in}, grid_out={problem.grid_out}, theta_cutoff={problem.cutoff}, "
+            f"backend={self.backend}"
+        )
+
+    def _set_scale(self, scale: float | torch.Tensor | None) -> None:
+        if scale is None:
+            self.scale = 1.0 / math.sqrt(self.k_channels // self.num_heads)
+        elif isinstance(scale, nn.Parameter) and scale.numel() == 1:
+            self.scale = scale
+        elif isinstance(scale, torch.Tensor) and scale.numel() == 1:
+            self.register_buffer("scale", scale.detach(), persistent=False)
+        elif isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale):
+            self.scale = float(scale)
+        else:
+            raise InvalidProblem("scale", scale, "a finite number or a tensor of one element")
+
+    def _make_parameters(self, *, bias: bool, qk_norm: bool) -> None:
+        """Weights uniform within sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), all else zero."""
+        n_in, n_k, n_out = self.in_channels, self.k_channels, self.out_channels
+        self.q_weights = _glorot(n_k, n_in)
+        self.k_weights = _glorot(n_k, n_in)
+        self.v_weights = _glorot(n_out, n_in)
+        self.proj_weights = _glorot(n_out, n_out)
+        self.q_bias = _zeros(n_k) if bias else None
+        self.k_bias = _zeros(n_k) if bias else None
+        self.v_bias = _zeros(n_out) if bias else None
+        self.proj_bias = _zeros(n_out) if bias else None
+        self.q_norm_weights = _zeros(n_k // self.num_heads) if qk_norm else None
+        self.k_norm_weights = _zeros(n_k // self.num_heads) if qk_norm else None
+
+    def _normalized(self, x: torch.Tensor, gains: nn.Parameter | None) -> torch.Tensor:
+        if gains is None:
+            return x
+        per_head = x.reshape(*x.shape[:-1], self.num_heads, -1)
+        # under autocast x is narrower than the gains: the norm takes their dtype, q and k come back in the one of v
+        normalized = functional.rms_norm(per_head.to(gains.dtype), tuple(gains.shape), weight=1 + gains)
+        return normalized.flatten(-2).to(x.dtype)
+
+    def _check_input(self, name: str, x: torch.Tensor, shape: tuple[int, int]) -> None:
+        if x.dim() != 4 or tuple(x.shape[1:]) != (self.in_channels, *shape):
+            raise InvalidProblem(name, tuple(x.shape), f"[B, {self.in_channels}, {shape[0]}, {shape[1]}]")
+        if x.device != self.q_weights.device:
+            raise InvalidProblem(name, str(x.device), f"the device of the layer, {self.q_weights.device}")
+        if x.dtype != self.q_weights.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InvalidProblem(name, x.dtype, f"the dtype of the layer, {self.q_weights.dtype}")
+
+
+def _project(x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """1x1 convolution of NHWC points; the weights keep a convolution's shape [out, in, 1, 1]."""
+    return functional.linear(x, weights.flatten(1), bias)
+
+
+def _glorot(n_out: int, n_in: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_out, n_in, 1, 1)))
+
+
+def _zeros(count: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(count))

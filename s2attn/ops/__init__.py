@@ -1,0 +1,1 @@
+"""Operators: the reference in torch, layout moves, and the registration of the compiled ones."""
