@@ -1,0 +1,102 @@
+// Computes: y = sum_i w_i exp(q . k_i) v_i / sum_i w_i exp(q . k_i) and lse = log sum_i w_i exp(q . k_i) over the
+//   partners i of each query; without partners y = 0 and lse = -inf.
+// Layout: NHWC in and out; packed channel-major in between (packed_grid.h).
+// Mapping: a thread takes sixteen queries of one latitude and head at a time, a lane each; they share the arcs, shifted.
+// Numerics: float32, online softmax: y and the sum are rescaled whenever the running maximum of a lane rises.
+#include <cmath>
+
+#include "blocks.h"
+#include "kernels.h"
+#include "packed_grid.h"
+#include "strips.h"
+
+namespace s2attn::cpu {
+namespace {
+
+struct ForwardPass {
+  const ForwardParams& params;
+  Owners queries;
+  PackedGrid q, k, v;
+};
+
+// The online softmax of sixteen queries: sums of weighted values, relative to the largest score so far.
+class OnlineSoftmax {
+ public:
+  OnlineSoftmax(Lanes* sums, int32_t channels) : sums_(sums), channels_(channels) {
+    for (int32_t c = 0; c < channels_; ++c) sums_[c] = Lanes{};
+  }
+
+  template <int n>
+  void raise_maximum(const Lanes* scores) {
+    Lanes raised = maximum_;
+    for (int i = 0; i < n; ++i) raised = maximum(raised, scores[i]);
+    if (!any(raised != maximum_)) return;
+    const Lanes factor = exponential(maximum_ - raised);
+    normalizer_ *= factor;
+    for (int32_t c = 0; c < channels_; ++c) sums_[c] *= factor;
+    maximum_ = raised;
+  }
+
+  Lanes weigh(Lanes score, float quad_weight) {
+    const Lanes weight = exponential(score - maximum_) * quad_weight;
+    normalizer_ += weight;
+    return weight;
+  }
+
+  // Turns the sums into y and returns the log-sum-exp. Lanes share their arcs: all of them have partners, or none.
+  Lanes finish(bool empty) {
+    const Lanes inverse = empty ? Lanes{} : 1.0f / normalizer_;
+    for (int32_t c = 0; c < channels_; ++c) sums_[c] *= inverse;
+    Lanes lse;
+    for (int i = 0; i < kLanes; ++i) lse[i] = empty ? -kInfinity : maximum_[i] + std::log(normalizer_[i]);
+    return lse;
+  }
+
+ private:
+  Lanes* sums_;
+  int32_t channels_;
+  Lanes maximum_ = splat(-kInfinity);
+  Lanes normalizer_ = {};
+};
+
+void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
+  const ForwardParams& params = pass.params;
+  const Shape& shape = params.shape;
+  const HeadLines k(pass.k, block.head, shape.channels), v(pass.v, block.head, shape.channels_out);
+  const OwnerChannels q = owner_channels(pass.queries, block, pass.q, shape.channels);
+  OnlineSoftmax softmax(y, shape.channels_out);
+  bool empty = true;
+  walk(params.query_table, shape.key, block, [&]<int n>(const Partner* strip) {
+    Lanes scores[n];
+    dot<n>(q, k, strip, scores);
+    softmax.raise_maximum<n>(scores);
+    for (int i = 0; i < n; ++i) scores[i] = softmax.weigh(scores[i], params.quad_weights[strip[i].lat]);
+    accumulate<n>(v, strip, scores, y);
+    empty = false;
+  });
+  const Lanes lse = softmax.finish(empty);
+  store_block(pass.queries, block, y, static_cast<float*>(params.y), shape.channels_out);
+  store_block(pass.queries, block, &lse, params.lse, 1);
+}
+
+}  // namespace
+
+void forward(ForwardParams params, int threads) {
+  const Shape& shape = params.shape;
+  const int32_t query_classes = params.query_table.residues, key_classes = params.query_table.stride;
+  const int64_t features = int64_t{shape.heads} * shape.channels;
+  const int64_t features_out = int64_t{shape.heads} * shape.channels_out;
+  const auto pack = [&](const void* data, Grid grid, int64_t count, int32_t classes) {
+    return PackedGrid({static_cast<const float*>(data), shape.batch, grid, count, classes}, threads);
+  };
+  const ForwardPass pass{params,
+                         {shape.batch, shape.query, query_classes, shape.heads},
+                         pack(params.q, shape.query, features, query_classes),
+                         pack(params.k, shape.key, features, key_classes),
+                         pack(params.v, shape.key, features_out, key_classes)};
+  const Scratch scratch(threads, shape.channels_out);
+  for_each_block(pass.queries, threads,
+                 [&](const OwnerBlock& block) { query_block(pass, block, scratch.of_this_thread()); });
+}
+
+}  // namespace s2attn::cpu

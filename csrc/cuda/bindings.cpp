@@ -1,0 +1,64 @@
+// The CUDA implementation of the operators whose schemas are in ../bindings.cpp.
+// Knows torch but no header of CUDA, so that it compiles (and is compiled by tests) where torch has none.
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "../checks.h"
+#include "launch.h"
+
+// torch's C interface for code compiled ahead of time (torch/csrc/inductor/aoti_torch/c/shim.h, there only for builds
+// with CUDA): the current stream without CUDA's headers. Returns 0 on success.
+extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
+
+namespace s2attn {
+namespace {
+
+cuda::Storage storage_of(const at::Tensor& q) {
+  switch (q.scalar_type()) {
+    case at::kFloat: return cuda::Storage::float32;
+    case at::kHalf: return cuda::Storage::float16;
+    case at::kBFloat16: return cuda::Storage::bfloat16;
+    default: TORCH_CHECK(false, "q: got dtype ", q.scalar_type(), ", expected float32, float16 or bfloat16 on CUDA");
+  }
+}
+
+void* current_stream(const at::Tensor& q) {
+  void* stream = nullptr;
+  const int32_t error = aoti_torch_get_current_cuda_stream(q.device().index(), &stream);
+  TORCH_INTERNAL_ASSERT(error == 0);
+  return stream;
+}
+
+std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                const at::Tensor& quad_weights, const at::Tensor& query_arcs,
+                                                const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
+                                                const at::Tensor& key_arc_off, int64_t heads) {
+  const cuda::Storage storage = storage_of(q);
+  const c10::DeviceGuard guard(q.device());
+  const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
+  const ForwardOutputs out = forward_outputs(in);
+  cuda::forward(forward_params(in, out.y, out.lse), storage, current_stream(q));
+  return {out.y, out.lse};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cuda(
+    const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& y,
+    const at::Tensor& lse, const at::Tensor& quad_weights, const at::Tensor& query_arcs,
+    const at::Tensor& query_arc_off, const at::Tensor& key_arcs, const at::Tensor& key_arc_off, int64_t heads,
+    std::array<bool, 3> needs) {
+  const cuda::Storage storage = storage_of(q);
+  const c10::DeviceGuard guard(q.device());
+  const BackwardInputs in{
+      {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
+  const BackwardOutputs out = backward_outputs(in, needs);
+  cuda::backward(backward_params(in, out), storage, current_stream(q));
+  return {out.dq, out.dk, out.dv};
+}
+
+}  // namespace
+}  // namespace s2attn
+
+TORCH_LIBRARY_IMPL(s2attn, CUDA, m) {
+  m.impl("neighborhood_attention", &s2attn::forward_cuda);
+  m.impl("neighborhood_attention_backward", &s2attn::backward_cuda);
+}

@@ -1,0 +1,72 @@
+"""``python -m s2attn.benchmarks list | run``: the cases of this commit, and one process that measures some of them.
+
+Exit codes: 0 with a document, also when cases failed; 1 when none can be written; 2 for a request that makes no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from s2attn.benchmarks.document import PROTOCOL, write_document
+from s2attn.benchmarks.runner import RunOptions, run_cases
+from s2attn.benchmarks.suite import NoSuchCaseError, select
+from s2attn.benchmarks.telemetry import Clock
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    clock = Clock()
+    options = _parser().parse_args(arguments)
+    try:
+        cases = select(options.cases or ["*"], options.device, threads=options.threads)
+    except NoSuchCaseError as error:
+        print(f"s2attn.benchmarks: {error}", file=sys.stderr)
+        return 2
+    if options.command == "list":
+        print(json.dumps({"protocol": PROTOCOL, "cases": [case.listing() for case in cases]}, allow_nan=False))
+        return 0
+    if options.protocol != PROTOCOL:
+        print(f"s2attn.benchmarks: protocol {options.protocol} is unknown here, expected {PROTOCOL}", file=sys.stderr)
+        return 2
+    run = RunOptions(arm=options.arm, device=options.device, numerics=options.numerics, samples=options.samples)
+    try:
+        write_document(run_cases(cases, run, clock), options.out)
+    except (OSError, ValueError) as error:
+        print(f"s2attn.benchmarks: no document could be written to {options.out}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m s2attn.benchmarks", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    listing = commands.add_parser("list", help="print the cases as JSON")
+    listing.add_argument("--device", choices=["cpu", "cuda"], default=None, help="only cases of this device")
+    run = commands.add_parser("run", help="measure cases and write one document")
+    run.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device to measure (default: cpu)")
+    run.add_argument("--arm", choices=["A", "B"], required=True, help="which side of a pair this process is")
+    run.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the document goes")
+    run.add_argument("--protocol", type=int, required=True, help=f"version of the document; known: {PROTOCOL}")
+    run.add_argument("--numerics", choices=["with", "only", "skip"], default="with", help="check against float64")
+    run.add_argument("--samples", type=_positive, default=15, metavar="N", help="samples per case (default: 15)")
+    for command in (listing, run):
+        command.add_argument(
+            "--cases", action="append", metavar="GLOB", required=command is run, help="names to choose; may be repeated"
+        )
+        command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads instead of the suite's one")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"got {text}, expected a positive integer")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The benchmark process on a real GPU: spin, clocks, telemetry and numerics."""
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(directory: Path, *arguments: str) -> dict:
+    target = directory / "document.json"
+    command = [sys.executable, "-m", "s2attn.benchmarks", "run", "--arm", "A", "--protocol", "1", "--device", "cuda"]
+    finished = subprocess.run(
+        [*command, "--out", str(target), *arguments], cwd=directory, capture_output=True, text=True, timeout=280
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(target.read_text())
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return run(tmp_path_factory.mktemp("gpu"), "--cases", "*", "--numerics", "with")
+
+
+def test_every_case_runs_and_is_right(document: dict) -> None:
+    assert len(document["cases"]) == 10
+    for case in document["cases"]:
+        assert case["status"] == "ok", case["error"]
+        assert case["backend"] == "cuda"
+        assert case["numerics"]["status"] == "ok", case["numerics"]
+        assert case["numerics"]["points"] == "all"
+
+
+def test_the_host_is_ahead_of_every_sample(document: dict) -> None:
+    for case in document["cases"]:
+        assert all(case["queued"]), case["name"]
+        assert len(case["samples"]) == len(case["cycles"]) == 15
+
+
+def test_cycles_and_times_name_a_clock_of_this_gpu(document: dict) -> None:
+    highest_mhz = document["environment"]["max_sm_clock_mhz"]
+    for case in document["cases"]:
+        for sample_ms, cycles in zip(case["samples"], case["cycles"], strict=True):
+            assert 0.1 * highest_mhz < cycles / sample_ms / 1000 < 1.05 * highest_mhz
+
+
+def test_telemetry_covers_the_samples(document: dict) -> None:
+    telemetry = document["telemetry"]
+    assert telemetry["source"] == "nvml", telemetry["note"]
+    times = [row[0] for row in telemetry["rows"]]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert statistics.median(gaps) <= 0.05
+    for case in document["cases"]:
+        assert times[0] <= case["sample_start_s"][0]
+        assert case["sample_end_s"][-1] <= times[-1]
+    foreign = telemetry["columns"].index("foreign_processes")
+    assert {row[foreign] for row in telemetry["rows"]} <= {0, None}
+    assert document["environment"]["gpu_uuid"].startswith("GPU-")

@@ -1,0 +1,183 @@
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.document import CaseRecord
+from s2attn.benchmarks.measure import WARMUPS, Spin, calibrate_spin, measure_cpu, measure_cuda
+from s2attn.benchmarks.telemetry import Clock
+
+KILOHERTZ = 1_980_000.0
+GAP_MS = 0.002
+
+
+class FakeWorkload:
+    """Counts calls, remembers which inputs were asked for, and fails at a given one."""
+
+    def __init__(self, case: Case, fails_at: int | None = None) -> None:
+        self.case = case
+        self.fails_at = fails_at
+        self.indices: list[int] = []
+        self.inputs = [SimpleNamespace(q=torch.zeros(1))]
+
+    def call(self, index: int) -> tuple[torch.Tensor, ...]:
+        if self.fails_at == len(self.indices):
+            raise RuntimeError("kernel gave up")
+        self.indices.append(index)
+        return (torch.zeros(1),)
+
+
+class FakeCuda:
+    """A device whose clock advances by what is queued: spins of known cycles and kernels of known times."""
+
+    def __init__(self, kernel_ms: list[float], *, host_is_ahead: bool = True) -> None:
+        self.kernel_ms = iter(kernel_ms)
+        self.now_ms = 0.0
+        self.host_is_ahead = host_is_ahead
+        self.synchronized = 0
+        fake = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                self.at_ms = math.nan
+
+            def record(self) -> None:
+                fake.now_ms += GAP_MS / 2
+                self.at_ms = fake.now_ms
+
+            def query(self) -> bool:
+                return not fake.host_is_ahead
+
+            def synchronize(self) -> None:
+                fake.synchronized += 1
+
+            def elapsed_time(self, other: "Event") -> float:
+                return other.at_ms - self.at_ms
+
+        self.Event = Event
+
+    def _sleep(self, cycles: int) -> None:
+        self.now_ms += GAP_MS / 2 + cycles / KILOHERTZ
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+    def run_kernel(self) -> None:
+        self.now_ms += next(self.kernel_ms)
+
+
+class FakeGpuWorkload(FakeWorkload):
+    def __init__(self, case: Case, cuda: FakeCuda) -> None:
+        super().__init__(case)
+        self.cuda = cuda
+
+    def call(self, index: int) -> tuple[torch.Tensor, ...]:
+        self.cuda.run_kernel()
+        return super().call(index)
+
+
+def test_cpu_cases_take_turns_and_stamps_fit_the_samples(make_case) -> None:
+    clock = Clock()
+    work = [
+        (FakeWorkload(case), CaseRecord(case))
+        for case in (make_case(calls_per_sample=3), make_case(operation="backward"))
+    ]
+    threads = torch.get_num_threads()
+    try:
+        measure_cpu(work, clock, samples=5)
+    finally:
+        torch.set_num_threads(threads)
+    for workload, record in work:
+        calls = workload.case.calls_per_sample
+        assert workload.indices == [*range(WARMUPS), *(index for index in range(5) for _ in range(calls))]
+        assert not record.failed
+        assert record.warmups == WARMUPS
+        assert all(cpu <= wall for cpu, wall in zip(record.samples, record.host_enqueue_ms, strict=True))
+        assert record.queued == [True] * 5
+        assert record.cycles is None
+        for wall, start_s, end_s in zip(
+            record.host_enqueue_ms, record.sample_start_s, record.sample_end_s, strict=True
+        ):
+            assert end_s - start_s == pytest.approx(calls * wall * 1e-3, abs=5e-6)
+    turns = [stamp for pair in zip(*(record.sample_start_s for _, record in work), strict=True) for stamp in pair]
+    assert turns == sorted(turns)
+    assert turns[-1] <= clock.seconds()
+
+
+def test_a_case_that_raises_keeps_its_samples_and_spares_the_others(make_case) -> None:
+    failing, sound = make_case(), make_case(operation="backward")
+    work = [
+        (FakeWorkload(failing, fails_at=WARMUPS + 2), CaseRecord(failing)),
+        (FakeWorkload(sound), CaseRecord(sound)),
+    ]
+    measure_cpu(work, Clock(), samples=4)
+    entry = work[0][1].to_json()
+    assert entry["status"] == "failed"
+    assert entry["error"].startswith("RuntimeError: kernel gave up (in call, line ")
+    assert len(entry["samples"]) == len(entry["sample_start_s"]) == len(entry["queued"]) == 2
+    assert len(work[1][1].samples) == 4
+    assert work[1][1].to_json()["status"] == "ok"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
+def test_a_sample_that_is_no_time_fails_the_case(make_case, bad: float) -> None:
+    case = make_case(device="cuda", threads=None)
+    cuda = FakeCuda([0.5] * (WARMUPS + 2) + [bad - GAP_MS / 2])
+    record = CaseRecord(case)
+    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 5, spin=Spin(990_000, 0.5, GAP_MS), cuda=cuda)
+    entry = record.to_json()
+    assert entry["status"] == "failed"
+    assert "BadSampleError: sample 2 is" in entry["error"]
+    assert len(entry["samples"]) == len(entry["cycles"]) == 2
+
+
+def test_calibration_finds_the_clock_and_removes_the_gaps() -> None:
+    spin = calibrate_spin(FakeCuda([]), milliseconds=0.5)
+    assert spin.cycles == pytest.approx(0.5 * KILOHERTZ, rel=1e-6)
+    assert spin.overhead_ms == pytest.approx(GAP_MS, rel=1e-3)
+    assert spin.clock_khz(0.5 + GAP_MS) == pytest.approx(KILOHERTZ, rel=1e-6)
+
+
+def test_gpu_samples_are_times_of_the_device_with_cycles_and_the_check_of_the_host(make_case) -> None:
+    case = make_case(device="cuda", threads=None, input_sets=3)
+    times = [1.0, 1.1, 1.2, 1.3, 1.4]
+    cuda = FakeCuda([9.0] * WARMUPS + times)
+    spin = calibrate_spin(cuda)
+    clock, record = Clock(), CaseRecord(case)
+    workload = FakeGpuWorkload(case, cuda)
+    measure_cuda(workload, record, clock, len(times), spin=spin, cuda=cuda)
+    assert not record.failed, record.error
+    assert record.samples == pytest.approx([t + GAP_MS / 2 for t in times])
+    assert record.queued == [True] * 5
+    assert record.cycles == pytest.approx([t * KILOHERTZ for t in record.samples], rel=1e-3)
+    assert workload.indices == [*range(WARMUPS), *range(5)]
+    for sample, start_s, end_s in zip(record.samples, record.sample_start_s, record.sample_end_s, strict=True):
+        assert end_s - start_s == pytest.approx(sample * 1e-3, abs=2e-6)
+
+
+def test_a_host_that_was_not_ahead_is_recorded(make_case) -> None:
+    case = make_case(device="cuda", threads=None)
+    cuda = FakeCuda([1.0] * (WARMUPS + 2), host_is_ahead=False)
+    record = CaseRecord(case)
+    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 2, spin=Spin(990_000, 0.5, 0.0), cuda=cuda)
+    assert record.queued == [False, False]
+
+
+def test_a_host_that_enqueues_slowly_gets_a_longer_spin(make_case) -> None:
+    case = make_case(device="cuda", threads=None)
+    cuda = FakeCuda([1.0] * (WARMUPS + 1))
+    workload = FakeGpuWorkload(case, cuda)
+    quick = workload.call
+
+    def slow(index: int) -> tuple[torch.Tensor, ...]:
+        time.sleep(0.002)
+        return quick(index)
+
+    workload.call = slow  # type: ignore[method-assign]
+    before = cuda.now_ms
+    measure_cuda(workload, CaseRecord(case), Clock(), 1, spin=Spin(990_000, 0.5, 0.0), cuda=cuda)
+    assert cuda.now_ms - before - (WARMUPS + 1) > 5.9  # 3 x 2 ms of spin instead of 0.5

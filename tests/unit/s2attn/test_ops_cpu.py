@@ -1,0 +1,289 @@
+"""The compiled operators on the CPU: values, gradients, opcheck, determinism, and what they refuse."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from s2attn import AttentionProblem, NeighborhoodAttentionS2, neighborhood, neighborhood_attention
+from s2attn.ops import registration
+from s2attn.ops.reference import reference_attention
+
+# float32 against float64: rounding of the inputs alone gives 1e-7
+TOLERANCE = 2e-6
+
+
+class Call(NamedTuple):
+    """A problem with float32 inputs on the CPU."""
+
+    problem: AttentionProblem
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    dy: torch.Tensor
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        return tuple(neighborhood(self.problem).tensors("cpu"))
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ops.s2attn.neighborhood_attention(self.q, self.k, self.v, *self.tables, self.problem.heads)
+
+    def backward(self, needs: tuple[bool, bool, bool] = (True, True, True)) -> tuple[torch.Tensor, ...]:
+        y, lse = self.forward()
+        return torch.ops.s2attn.neighborhood_attention_backward(
+            self.dy, self.q, self.k, self.v, y, lse, *self.tables, self.problem.heads, needs
+        )
+
+
+def draw(problem: AttentionProblem, batch: int = 2) -> Call:
+    generator = torch.Generator().manual_seed(7)
+    shapes = (
+        problem.query_tensor_shape(batch),
+        problem.key_tensor_shape(batch),
+        problem.value_tensor_shape(batch),
+        problem.output_tensor_shape(batch),
+    )
+    return Call(problem, *(torch.randn(shape, generator=generator) for shape in shapes))
+
+
+SELF = AttentionProblem((6, 12), (6, 12), heads=2, channels_in=8, channels_out=4)
+DOWN = AttentionProblem((12, 24), (6, 12), theta_cutoff=0.5, heads=2, channels_in=8, channels_out=4)
+UP = AttentionProblem((6, 12), (12, 36), heads=2, channels_in=8, channels_out=4)
+DIRECTIONS = pytest.mark.parametrize("problem", [SELF, DOWN, UP], ids=["self", "down", "up"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    registration.load()
+
+
+@pytest.fixture
+def _restored_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    scale = float(expected.double().norm())
+    difference = float((got.double() - expected.double()).norm())
+    return difference / scale if scale else difference
+
+
+def test_equals_golden_values_and_gradients(golden_attention: object) -> None:
+    problem, inputs, expected = golden_attention.problem, golden_attention.inputs, golden_attention.expected
+    call = Call(problem, *(inputs[name].float() for name in ("q", "k", "v", "dy")))
+    got = dict(zip(("y", "dq", "dk", "dv"), (call.forward()[0], *call.backward()), strict=True))
+    errors = {name: relative_error(got[name], expected[name]) for name in expected}
+    assert max(errors.values()) < TOLERANCE, errors
+
+
+def test_equals_the_reference_on_degenerate_problems(degenerate_problem: AttentionProblem) -> None:
+    call = draw(degenerate_problem)
+    q, k, v = (x.double().requires_grad_() for x in (call.q, call.k, call.v))
+    y, lse = reference_attention(q, k, v, neighborhood(degenerate_problem), heads=degenerate_problem.heads)
+    gradients = torch.autograd.grad(y, (q, k, v), call.dy.double())
+    got_y, got_lse = call.forward()
+    assert relative_error(got_y, y.detach()) < TOLERANCE
+    torch.testing.assert_close(got_lse.double(), lse.detach(), rtol=1e-5, atol=1e-5)
+    for got, expected in zip(call.backward(), gradients, strict=True):
+        assert torch.isfinite(got).all()
+        assert float((got - expected).abs().max()) < 1e-5
+
+
+def test_a_query_without_keys_yields_zero_and_has_no_gradient() -> None:
+    problem = AttentionProblem((6, 16), (13, 16), "legendre-gauss", "legendre-gauss", channels_in=4, channels_out=4)
+    call = draw(problem)
+    y, lse = call.forward()
+    empty = torch.isinf(lse[..., 0])
+    assert int(empty[0].sum()) == neighborhood(problem).empty_queries == 16
+    assert (lse[..., 0][empty] < 0).all()
+    assert (y[empty] == 0).all()
+    assert (call.backward()[0][empty] == 0).all()
+
+
+@DIRECTIONS
+def test_opcheck_accepts_the_forward(problem: AttentionProblem) -> None:
+    call = draw(problem)
+    inputs = tuple(x.requires_grad_() for x in (call.q, call.k, call.v))
+    torch.library.opcheck(torch.ops.s2attn.neighborhood_attention, (*inputs, *call.tables, problem.heads))
+
+
+@pytest.mark.parametrize("needs", [(True, True, True), (True, False, False), (False, True, False)])
+def test_opcheck_accepts_the_backward(needs: tuple[bool, bool, bool]) -> None:
+    call = draw(UP)
+    arguments = (call.dy, call.q, call.k, call.v, *call.forward(), *call.tables, UP.heads, list(needs))
+    torch.library.opcheck(torch.ops.s2attn.neighborhood_attention_backward, arguments)
+
+
+@DIRECTIONS
+@pytest.mark.usefixtures("_restored_threads")
+def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threads(problem: AttentionProblem) -> None:
+    call = draw(problem)
+    torch.set_num_threads(1)
+    expected = (*call.forward(), *call.backward())
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        for got, one_thread in zip((*call.forward(), *call.backward()), expected, strict=True):
+            assert torch.equal(got, one_thread)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("wanted", range(3))
+def test_only_the_gradients_asked_for_are_computed(problem: AttentionProblem, wanted: int) -> None:
+    call = draw(problem)
+    everything = call.backward()
+    only = call.backward(tuple(i == wanted for i in range(3)))
+    for i in range(3):
+        assert torch.equal(only[i], everything[i]) if i == wanted else only[i].shape == (0,)
+
+
+def test_autograd_asks_for_what_is_needed_and_takes_any_strides() -> None:
+    call = draw(DOWN)
+    k = call.k.clone().requires_grad_()
+    y = neighborhood_attention(call.q, k, call.v, neighborhood(DOWN), heads=DOWN.heads)
+    y.sum().backward()  # the gradient of a sum is an expanded scalar: strides 0
+    expected = call._replace(dy=torch.ones_like(call.dy)).backward()[1]
+    assert torch.equal(k.grad, expected)
+
+
+def test_the_log_sum_exp_has_no_gradient_and_there_is_no_second_derivative() -> None:
+    call = draw(SELF)
+    q = call.q.clone().requires_grad_()
+    y, lse = call._replace(q=q).forward()
+    assert y.requires_grad
+    assert not lse.requires_grad
+    (dq,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        dq.sum().backward()
+
+
+@DIRECTIONS
+def test_compiles_as_one_graph(problem: AttentionProblem) -> None:
+    torch._dynamo.reset()
+    geometry = neighborhood(problem)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return 2 * neighborhood_attention(q, k, v, geometry, heads=problem.heads)
+
+    call = draw(problem)
+    q, k, v = (x.requires_grad_() for x in (call.q, call.k, call.v))
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    eager_y, compiled_y = attend(q, k, v), compiled(q, k, v)
+    assert torch.equal(eager_y, compiled_y)
+    for got, expected in zip(
+        torch.autograd.grad(compiled_y, (q, k, v), call.dy),
+        torch.autograd.grad(eager_y, (q, k, v), call.dy),
+        strict=True,
+    ):
+        assert torch.equal(got, expected)
+
+
+def test_the_module_compiles_as_one_graph() -> None:
+    torch._dynamo.reset()
+    module = NeighborhoodAttentionS2(8, (12, 24), (6, 12), num_heads=2)
+    x = torch.randn(2, 8, 12, 24)
+    query = torch.randn(2, 8, 6, 12)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(query, x, x), module(query, x, x))
+
+
+def test_large_and_constant_scores_stay_exact() -> None:
+    call = draw(SELF)
+    q = torch.full_like(call.q, 100.0)
+    k = torch.full_like(call.k, 100.0)  # every score is 40000: no exponential of it exists
+    v = torch.ones_like(call.v)
+    y, lse = call._replace(q=q, k=k, v=v).forward()
+    torch.testing.assert_close(y, torch.ones_like(y))
+    assert torch.isfinite(lse).all()
+
+
+def test_a_nan_reaches_every_query_that_sees_it_and_no_other() -> None:
+    call = draw(SELF, batch=1)
+    k = call.k.clone()
+    k[0, 3, 5] = float("nan")
+    y, _ = call._replace(k=k).forward()
+    clean, _ = call.forward()
+    touched = torch.isnan(y).all(-1)
+    assert touched[0, 3, 5]
+    assert torch.equal(y[~touched], clean[~touched])
+
+
+def test_an_empty_batch_is_no_error() -> None:
+    call = draw(SELF, batch=0)
+    assert call.forward()[0].shape == (0, 6, 12, 4)
+    assert call.backward()[2].shape == (0, 6, 12, 4)
+
+
+def _changed(call: Call, **changes: object) -> list[object]:
+    names = ("q", "k", "v", "quad_weights", "query_arcs", "query_arc_off", "key_arcs", "key_arc_off", "heads")
+    arguments = dict(zip(names, (call.q, call.k, call.v, *call.tables, call.problem.heads), strict=True))
+    return list((arguments | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 0}, r"heads: got 0, expected a positive number"),
+        ({"heads": 3}, r"q: got 8 channels, expected a multiple of the number of heads, 3"),
+        ({"q": torch.zeros(2, 6, 12)}, r"q: got shape \[2, 6, 12\], expected \[batch, nlat, nlon, channels\]"),
+        ({"q": torch.zeros(2, 0, 12, 8)}, r"q: got shape .*, expected 1 .. 2\^31 - 1 in dimension 1"),
+        ({"q": torch.zeros(2, 6, 12, 8).double()}, r"q: got dtype Double, expected float32 on a CPU"),
+        ({"k": torch.zeros(2, 6, 12, 8).half()}, r"k: got dtype Half, expected Float"),
+        ({"k": torch.zeros(2, 6, 12, 6)}, r"k: got shape \[2, 6, 12, 6\], expected \[2, 6, 12, 8\]"),
+        ({"v": torch.zeros(1, 6, 12, 4)}, r"v: got shape \[1, 6, 12, 4\], expected \[2, 6, 12, 4\]"),
+        ({"v": torch.zeros(2, 12, 6, 4).transpose(1, 2)}, r"v: got strides .*, expected a contiguous tensor"),
+        ({"q": torch.zeros(2, 6, 7, 8)}, r"q: got 7 longitudes, expected a divisor or a multiple of the 12"),
+        ({"quad_weights": torch.zeros(5)}, r"quad_weights: got shape \[5\], expected \[6\]"),
+        ({"quad_weights": torch.zeros(6).double()}, r"quad_weights: got dtype Double, expected Float"),
+        (
+            {"query_arcs": torch.zeros(4, 2, dtype=torch.int32)},
+            r"query_arcs: got shape \[4, 2\], expected \[count, 3\]",
+        ),
+        ({"query_arcs": torch.zeros(4, 3)}, r"query_arcs: got dtype Float, expected Int"),
+        ({"query_arc_off": torch.zeros(6, dtype=torch.int32)}, r"query_arc_off: got shape \[6\], expected \[7\]"),
+        ({"key_arc_off": torch.zeros(7, dtype=torch.int32)}, r"key_arc_off: got first and last entries 0 and 0"),
+    ],
+)
+def test_a_wrong_argument_is_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.s2attn.neighborhood_attention(*_changed(draw(SELF), **changes))
+
+
+@pytest.mark.parametrize("field", range(3))
+@pytest.mark.parametrize("value", [-1, 1000])
+def test_a_table_that_leads_out_of_the_grid_is_refused(field: int, value: int) -> None:
+    call = draw(SELF)
+    arcs = call.tables[1].clone()
+    arcs[2, field] = value
+    with pytest.raises(RuntimeError, match=r"query_arcs: got \(.*\) in row 2, expected latitude < 6"):
+        torch.ops.s2attn.neighborhood_attention(*_changed(call, query_arcs=arcs))
+
+
+def test_offsets_that_decrease_are_refused() -> None:
+    call = draw(SELF)
+    offsets = call.tables[2].clone()
+    offsets[1:3] = offsets[1:3].flip(0)
+    with pytest.raises(RuntimeError, match="query_arc_off: got a decrease after row 1, expected ascending offsets"):
+        torch.ops.s2attn.neighborhood_attention(*_changed(call, query_arc_off=offsets))
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong", "message"),
+    [
+        (0, torch.zeros(2, 6, 12, 8), r"dy: got shape \[2, 6, 12, 8\], expected \[2, 6, 12, 4\]"),
+        (0, torch.zeros(2, 6, 12, 4).half(), r"dy: got dtype Half, expected Float"),
+        (0, torch.zeros(1).expand(2, 6, 12, 4), r"dy: got strides \[0, 0, 0, 0\]"),
+        (4, torch.zeros(2, 6, 12, 2), r"y: got shape \[2, 6, 12, 2\]"),
+        (5, torch.zeros(2, 6, 12, 4), r"lse: got shape \[2, 6, 12, 4\], expected \[2, 6, 12, 2\]"),
+        (5, torch.zeros(2, 6, 12, 2).double(), r"lse: got dtype Double, expected Float"),
+    ],
+)
+def test_a_wrong_argument_of_the_backward_is_named(position: int, wrong: torch.Tensor, message: str) -> None:
+    call = draw(SELF)
+    arguments = [call.dy, call.q, call.k, call.v, *call.forward(), *call.tables, SELF.heads, [True] * 3]
+    arguments[position] = wrong
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.s2attn.neighborhood_attention_backward(*arguments)
