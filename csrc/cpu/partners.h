@@ -25,7 +25,8 @@ struct Partner {
 };
 
 // Partners per strip: they are worked on together, so that each value of the owners, once loaded, serves all of them.
-constexpr int kStrip = 4;
+// 8 against 4: 1.04x to 1.12x in 10 of 12 cases of the quick suite (EPYC Zen 4, AVX-512, 1 thread, 2026-11-30).
+constexpr int kStrip = 8;
 
 class PartnerCursor {
  public:
