@@ -1,0 +1,423 @@
+"""The `s2bench` command. Exit codes: 0 ok, 1 regression, 2 usage, 3 infrastructure, 4 inconclusive.
+
+Heavy imports (engine, web framework, database) happen inside the commands, so that `compare` runs on a bare GPU host
+and `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from uuid import UUID
+
+import typer
+
+from service.report import Exit, failure_exit_code, markdown_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from service.client import Client
+    from service.settings import Settings
+
+app = typer.Typer(
+    name="s2bench",
+    help="What did this commit do to speed and to correctness?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+token_app = typer.Typer(help="Access tokens of the HTTP API.", no_args_is_help=True)
+db_app = typer.Typer(help="The database schema.", no_args_is_help=True)
+repository_app = typer.Typer(help="Repositories whose commits may be measured.", no_args_is_help=True)
+app.add_typer(token_app, name="token")
+app.add_typer(db_app, name="db")
+app.add_typer(repository_app, name="repository")
+
+DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
+Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
+TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+NoSandbox = Annotated[
+    bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes (recorded).")
+]
+DEFAULT_SERVER = "http://127.0.0.1:8272"
+
+
+def console() -> Console:
+    """Return the console for people: standard error, so that standard output carries results alone."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def settings_for(data_dir: Path | None, **values: Any) -> Settings:
+    """Return the settings of this process; the data directory also reaches child processes by the environment."""
+    from service.settings import Settings
+
+    if data_dir is not None:
+        os.environ["S2BENCH_DATA_DIR"] = str(data_dir.resolve())
+    return Settings(**{name: value for name, value in values.items() if value is not None})
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON on standard output."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+# ---- running the service ---------------------------------------------------------------------------------------------
+
+
+@app.command()
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8272,
+    data_dir: DataDir = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="Git work tree to register; default: the one around here.")
+    ] = None,
+    no_sandbox: NoSandbox = False,
+) -> None:
+    """Run API and worker on one host: the embedded default, on SQLite unless S2BENCH_DATABASE_URL says otherwise."""
+    from service.embedded import serve
+
+    settings = settings_for(data_dir, host=host, port=port)
+    raise typer.Exit(serve(settings, repository or Path.cwd(), sandbox=not no_sandbox))
+
+
+@app.command()
+def demo(
+    data_dir: DataDir = None,
+    stay: Annotated[
+        bool | None, typer.Option("--stay/--no-stay", help="Keep the page up at the end; default: on a terminal.")
+    ] = None,
+) -> None:
+    """Measure the newest kernel change of this source tree against its parent and show the verdicts."""
+    from service.demo import DemoError, run_demo
+    from service.embedded import repository_root
+
+    settings = settings_for(data_dir)
+    root = repository_root(Path(__file__).parent)
+    if root is None:
+        stop("the demo needs a git clone of s2bench installed with `pip install -e .`", Exit.USAGE)
+    try:
+        interactive = sys.stdin.isatty() and sys.stderr.isatty() if stay is None else stay
+        raise typer.Exit(run_demo(root, settings.data_dir / "demo", console(), stay=interactive))
+    except (DemoError, RuntimeError) as error:
+        stop(str(error), Exit.INFRASTRUCTURE)
+
+
+@app.command()
+def api(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8272,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve the HTTP API and the pages."""
+    from service.embedded import serve_api
+
+    serve_api(settings_for(data_dir, host=host, port=port))
+
+
+@app.command()
+def worker(
+    data_dir: DataDir = None,
+    device_class: Annotated[
+        list[str] | None, typer.Option(help='Device class to serve ("cpu", "gpu:NVIDIA H200"); default: all found.')
+    ] = None,
+    no_sandbox: NoSandbox = False,
+) -> None:
+    """Measure queued jobs on this host's devices."""
+    from service.worker.supervisor import run_worker
+
+    settings = settings_for(data_dir, sandbox="none" if no_sandbox else None)
+    raise typer.Exit(run_worker(settings, device_class))
+
+
+# ---- jobs over HTTP --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def submit(
+    commit: Annotated[str, typer.Argument(help="Branch, tag or SHA to measure.")] = "HEAD",
+    repository: Annotated[str | None, typer.Option(help="Registered name; default: this work tree's folder.")] = None,
+    baseline: Annotated[str, typer.Option(help="Ref to compare with; auto = merge-base or first parent.")] = "auto",
+    device: Annotated[list[str] | None, typer.Option(help="Device class; may be repeated; default: all.")] = None,
+    cases: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    reason: Annotated[str | None, typer.Option(help="Shown on the job's page.")] = None,
+    pull_request: Annotated[int | None, typer.Option(help="Number of the pull request.")] = None,
+    priority: Annotated[int, typer.Option(help="Lower runs first.")] = 100,
+    max_pairs: Annotated[int | None, typer.Option(help="At most so many pairs of processes.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Posting twice with one key makes one job.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job and exit by its verdicts.")] = False,
+    server: Server = DEFAULT_SERVER,
+    token: TokenOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Post a job; with --wait show its progress and its table."""
+    from service.embedded import repository_root
+
+    root = repository_root(Path.cwd())
+    if repository is None and root is None:
+        stop("--repository: got nothing, expected a registered name (this is no git work tree)", Exit.USAGE)
+    body = {
+        "repository": repository or (root.name if root else ""),
+        "commit": local_sha(root, commit) if repository is None and root else commit,
+        "baseline": baseline,
+        "devices": device or "all",
+        "cases": cases,
+        "reason": reason,
+        "pull_request": pull_request,
+        "priority": priority,
+        "max_pairs": max_pairs,
+    }
+    with connection(server, token) as client:
+        job = client.submit({name: value for name, value in body.items() if value is not None}, idempotency_key)
+        if not wait:
+            print_json(job) if as_json else print(f"{job['id']}  {job['state']}  {client.server}/jobs/{job['id']}")
+            return
+        console().print(f"job {job['id']}  {client.server}/jobs/{job['id']}", markup=False, soft_wrap=True)
+        raise typer.Exit(finish(client, job["id"], as_json=as_json))
+
+
+@app.command()
+def status(
+    job_id: Annotated[UUID | None, typer.Argument(help="A job; default: the newest jobs.")] = None,
+    server: Server = DEFAULT_SERVER,
+    token: TokenOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job and its verdicts, or the newest jobs."""
+    with connection(server, token) as client:
+        if job_id is None:
+            jobs = client.request("GET", "/jobs", params={"limit": 20})
+            print_json(jobs) if as_json else print_jobs(jobs["items"])
+            return
+        job = client.job(str(job_id))
+        rows = client.verdict_rows(str(job_id))
+        if as_json:
+            print_json({"job": job, "rows": rows})
+            return
+        print_jobs([job])
+        from rich.console import Console
+
+        from service.demo import show_result
+
+        show_result(Console(), client, job)
+
+
+@app.command()
+def cancel(
+    job_id: Annotated[UUID, typer.Argument(help="The job to cancel.")],
+    server: Server = DEFAULT_SERVER,
+    token: TokenOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a job; one that has ended stays as it is."""
+    with connection(server, token) as client:
+        job = client.request("POST", f"/jobs/{job_id}/cancel")
+        print_json(job) if as_json else print_jobs([job])
+
+
+# ---- without a server ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def compare(
+    baseline: Annotated[str, typer.Argument(help="Commit to compare with (A).")],
+    candidate: Annotated[str, typer.Argument(help="Commit to judge (B).")],
+    repository: Annotated[Path | None, typer.Option(help="Git repository; default: the one around here.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    cases: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
+    max_pairs: Annotated[int, typer.Option(min=2, help="At most so many pairs of processes.")] = 48,
+    time_budget_s: Annotated[float | None, typer.Option(help="Start no further pair after so many seconds.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write everything measured to this JSON file.")] = None,
+    data_dir: DataDir = None,
+    no_sandbox: NoSandbox = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two commits on this machine, without a server; print the table of a pull request as Markdown."""
+    from service.local_comparison import Output, run_comparison
+    from service.worker.comparison import ComparisonOptions
+
+    options = ComparisonOptions(
+        repository=repository or Path.cwd(),
+        device=device,
+        cases=cases,
+        max_pairs=max_pairs,
+        time_budget_s=time_budget_s,
+        data_dir=data_dir,
+        sandbox="none" if no_sandbox else "auto",
+    )
+    raise typer.Exit(run_comparison(baseline, candidate, options, Output(console(), save, as_json)))
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Look at this host as a place to measure: devices, clocks, foreign processes, compilers, sandbox, database."""
+    from service.doctor import Check, examine
+
+    checks: list[Check] = examine(data_dir)
+    if as_json:
+        print_json([check.to_dict() for check in checks])
+    else:
+        from rich.console import Console
+
+        from service.doctor import checks_table
+
+        Console().print(checks_table(checks))
+    raise typer.Exit(Exit.OK if all(check.status != "bad" for check in checks) else Exit.INFRASTRUCTURE)
+
+
+# ---- administration --------------------------------------------------------------------------------------------------
+
+
+@db_app.command("upgrade")
+def db_upgrade(data_dir: DataDir = None) -> None:
+    """Bring the database to the newest schema; also makes the queue engine's own tables."""
+    from service.embedded import prepare_database
+
+    settings = settings_for(data_dir)
+    prepare_database(settings)
+    print(f"{settings.public_database_url}: up to date")
+
+
+@db_app.command("check")
+def db_check(data_dir: DataDir = None) -> None:
+    """Say whether the database is at the newest schema and matches the models."""
+    from service import db
+
+    settings = settings_for(data_dir)
+    problems = db.check(settings.database_url)
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise typer.Exit(Exit.INFRASTRUCTURE)
+    print(f"{settings.public_database_url}: up to date, no drift")
+
+
+@token_app.command("create")
+def token_create(
+    name: Annotated[str, typer.Argument(help="Whose token this is.")],
+    scope: Annotated[list[str] | None, typer.Option(help="submit, worker or admin; may be repeated.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an access token and print it; it is shown this once, only its hash is stored."""
+    from service.auth import create_token
+    from service.db import Database
+
+    with Database(settings_for(data_dir).database_url).transaction() as session:
+        secret = create_token(session, name, scope or ["submit"])
+    print(secret)
+
+
+@repository_app.command("add")
+def repository_add(
+    name: Annotated[str, typer.Argument(help="Name that jobs use.")],
+    url: Annotated[str, typer.Argument(help="Path or URL to fetch from.")],
+    default_branch: Annotated[str, typer.Option(help="Branch of the baseline `auto`.")] = "main",
+    data_dir: DataDir = None,
+) -> None:
+    """Register a repository, or change its URL and default branch."""
+    from service.db import Database
+    from service.repositories.service import register
+
+    with Database(settings_for(data_dir).database_url).transaction() as session:
+        register(session, name, url, default_branch)
+    print(f"{name}: {url}")
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def stop(message: str, code: Exit) -> NoReturn:
+    """Print one line on standard error and exit."""
+    print(f"s2bench: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def connection(server: str, token: str | None) -> Iterator[Client]:
+    """Yield a client whose errors end the command with one line and a code."""
+    from service.client import Client, ClientError
+
+    try:
+        with Client(server, token) as client:
+            yield client
+    except ClientError as error:
+        stop(str(error), Exit.USAGE if error.usage else Exit.INFRASTRUCTURE)
+
+
+def local_sha(root: Path, ref: str) -> str:
+    """Resolve HEAD and other names as the user's work tree knows them; what git does not know is left to the server."""
+    import subprocess
+
+    result = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout.strip() or ref
+
+
+def finish(client: Client, job_id: str, *, as_json: bool) -> Exit:
+    """Follow a job to its end, print its table, return the exit code."""
+    from service.demo import show_result
+    from service.progress import JobProgress
+
+    out = console()
+    with JobProgress(out) as progress:
+        job = client.follow(job_id, progress.show)
+    code = show_result(out, client, job)
+    rows = client.verdict_rows(job_id)
+    print_json({"job": job, "rows": rows}) if as_json else print(markdown_table(rows), end="")
+    return code
+
+
+def print_jobs(jobs: list[dict[str, Any]]) -> None:
+    """Print jobs, one line each."""
+    for job in jobs:
+        print(f"{job['id']}  {job['state']:<9}  {job['repository']}  {(job['commit'] or '?')[:12]}  {job['cases']}")
+
+
+def main() -> None:
+    """Entry point of the `s2bench` script: what commands raise becomes one line and an exit code."""
+    try:
+        app()
+    except Exception as error:
+        code = expected_exit(error)
+        if code is None:
+            raise
+        print(f"s2bench: {error}", file=sys.stderr)
+        sys.exit(code)
+
+
+def expected_exit(error: Exception) -> Exit | None:
+    """Return the exit code of an error that a command may end with, or None for a defect."""
+    from pydantic import ValidationError
+
+    from service.worker.errors import JobError
+
+    if isinstance(error, ValidationError):
+        return Exit.USAGE
+    if isinstance(error, JobError):
+        return failure_exit_code({"code": error.code})
+    if "sqlalchemy" not in sys.modules:
+        return None
+    from sqlalchemy.exc import DBAPIError
+
+    from service.errors import InvalidInput, ServiceError
+
+    if isinstance(error, InvalidInput):
+        return Exit.USAGE
+    return Exit.INFRASTRUCTURE if isinstance(error, ServiceError | DBAPIError) else None
+
+
+if __name__ == "__main__":
+    main()

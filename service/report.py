@@ -1,0 +1,132 @@
+"""The table of a pull request: case, before, after, delta, interval, verdict; as Markdown and for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+SEVERITY = (
+    "failed",
+    "regressed",
+    "environment",
+    "throttled",
+    "inconclusive",
+    "not_comparable",
+    "improved",
+    "unchanged",
+)
+STYLES = {
+    "failed": "bold red",
+    "regressed": "red",
+    "improved": "green",
+    "unchanged": "dim",
+}
+HEADINGS = ("case", "before", "after", "delta", "interval", "verdict")
+ENVIRONMENT_CODES = frozenset({"sandbox_missing", "worker_lost", "checkout_failed", "device_unfit", "internal_error"})
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    INFRASTRUCTURE = 3
+    INCONCLUSIVE = 4
+
+
+def sort_by_severity(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the worst verdict first; within a verdict the largest effect first, then by name."""
+    return sorted(rows, key=lambda row: (SEVERITY.index(row["verdict"]), -abs(row["effect"] or 0.0), row["case"]))
+
+
+def exit_code(rows: Sequence[Row]) -> Exit:
+    """Return 1 where a case regressed or failed, 4 where evidence is missing (or there is none at all), else 0."""
+    verdicts = {row["verdict"] for row in rows}
+    if verdicts & {"regressed", "failed"}:
+        return Exit.REGRESSION
+    if not verdicts or verdicts - {"improved", "unchanged"}:
+        return Exit.INCONCLUSIVE
+    return Exit.OK
+
+
+def failure_exit_code(error: Mapping[str, Any] | None) -> Exit:
+    """Return 3 when the host was at fault, 1 when the commit was (it does not build, its benchmark crashes, ...)."""
+    if error is None or error.get("code") in ENVIRONMENT_CODES:
+        return Exit.INFRASTRUCTURE
+    return Exit.REGRESSION
+
+
+def time_text(value: float | None, unit: str) -> str:
+    """Format a time with four significant digits and its unit; a missing one is a dash."""
+    return "–" if value is None else f"{value:#.4g} {unit}"
+
+
+def percent_text(ratio: float | None) -> str:
+    """Format a ratio - 1 as a signed percentage; a missing one is a dash."""
+    return "–" if ratio is None else f"{100 * ratio:+.2f} %"
+
+
+def interval_text(row: Row) -> str:
+    """Format the interval of the effect; `unchanged` also says what it could have seen."""
+    if row["interval_low"] is None or row["interval_high"] is None:
+        return "–"
+    text = f"{100 * row['interval_low']:+.2f} … {100 * row['interval_high']:+.2f} %"
+    visible = row.get("minimum_detectable_effect")
+    if row["verdict"] == "unchanged" and visible is not None:
+        text += f" (detectable: {100 * visible:.2f} %)"
+    return text
+
+
+def verdict_text(row: Row) -> str:
+    """Format the verdict with its first reason's code, where it has one."""
+    reasons = row["reasons"]
+    if row["verdict"] in {"improved", "regressed", "unchanged"} or not reasons:
+        return str(row["verdict"])
+    return f"{row['verdict']} ({reasons[0]['code']})"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the six cells of a row as text, in the order of `HEADINGS`."""
+    return (
+        row["case"],
+        time_text(row["before"], row["unit"]),
+        time_text(row["after"], row["unit"]),
+        percent_text(row["effect"]),
+        interval_text(row),
+        verdict_text(row),
+    )
+
+
+def escape_markdown(text: str) -> str:
+    """Escape what could break out of a table cell; names come from the measured commit."""
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
+    return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("`", "\\`")
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Return the rows, worst first, as a GitHub Markdown table ending in a newline."""
+    lines = [f"| {' | '.join(HEADINGS)} |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    lines += [f"| {' | '.join(escape_markdown(cell) for cell in cells(row))} |" for row in sort_by_severity(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def terminal_table(rows: Sequence[Row], title: str | None = None) -> Table:
+    """Return the rows, worst first, as a rich table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in {"case", "verdict"} else "right")
+    for row in sort_by_severity(rows):
+        style = STYLES.get(row["verdict"], "yellow")
+        table.add_row(*(Text(cell) for cell in cells(row)[:-1]), Text(verdict_text(row), style=style))
+    return table

@@ -1,0 +1,1 @@
+"""Repositories that may be measured, and the resolver of their refs."""

@@ -1,0 +1,49 @@
+"""/measurements."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+
+from service.auth import Reader
+from service.context import Context
+from service.fields import CaseName
+from service.results import service
+from service.results.schemas import MeasurementOut, PairList, SampleList
+
+router = APIRouter(prefix="/measurements", tags=["measurements"])
+
+
+class SampleQuery(BaseModel):
+    """Which samples to return."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    case: CaseName
+    metric: Literal["time", "host_enqueue"] = "time"
+
+
+@router.get("/{measurement_id}")
+def get_measurement(measurement_id: UUID, context: Context, _reader: Reader) -> MeasurementOut:
+    """Return a measurement: state, error, build logs and environments."""
+    with context.database.reading() as session:
+        return service.get_measurement(session, measurement_id)
+
+
+@router.get("/{measurement_id}/pairs")
+def list_pairs(measurement_id: UUID, context: Context, _reader: Reader) -> PairList:
+    """List the pairs of processes with their medians, and whether each counts."""
+    with context.database.reading() as session:
+        return service.list_pairs(session, measurement_id)
+
+
+@router.get("/{measurement_id}/samples")
+def list_samples(
+    measurement_id: UUID, query: Annotated[SampleQuery, Query()], context: Context, _reader: Reader
+) -> SampleList:
+    """Return the raw samples of one case."""
+    with context.database.reading() as session:
+        return service.list_samples(session, measurement_id, query.case, query.metric)

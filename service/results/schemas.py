@@ -1,0 +1,105 @@
+"""Answers about measurements, their pairs and their raw samples."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from service.fields import CommitBrief, FailureOut
+from service.models.jobs import State
+
+
+class BuildOut(BaseModel):
+    """The kernels of one arm: A is the baseline, B the candidate."""
+
+    arm: str
+    commit: str
+    key: str
+    status: str
+    elapsed_s: float
+    log: str
+    resources: dict[str, Any] | None
+
+
+class EnvironmentOut(BaseModel):
+    """Where an arm ran, as the first of its processes reported it."""
+
+    arm: str
+    gpu_uuid: str | None
+    environment: dict[str, Any]
+
+
+class MeasurementOut(BaseModel):
+    """A job on one device class, with everything that was recorded around the numbers."""
+
+    id: UUID
+    job_id: UUID
+    repository: str
+    device_class: str
+    state: State
+    stage: str | None
+    attempt: int
+    candidate: CommitBrief | None
+    baseline: CommitBrief | None
+    sandbox: str | None
+    worker: str | None
+    device: str | None
+    error: FailureOut | None
+    pairs_done: int
+    builds: list[BuildOut]
+    environments: list[EnvironmentOut]
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class PairCase(BaseModel):
+    """One case in one pair: medians of both processes. `log_ratio` = log(after / before), positive is slower.
+
+    `admitted` is null until the pair has been judged.
+    """
+
+    case: str
+    before_ms: float | None
+    after_ms: float | None
+    log_ratio: float | None
+    admitted: bool | None
+    reasons: list[str]
+
+
+class PairOut(BaseModel):
+    """A pair of fresh processes; `order` is AB or BA."""
+
+    index: int
+    order: str
+    cases: list[PairCase]
+
+
+class PairList(BaseModel):
+    """Pairs of a measurement's last attempt, in the order taken."""
+
+    measurement_id: UUID
+    pairs: list[PairOut]
+
+
+class SampleBlockOut(BaseModel):
+    """Raw samples of one case in one process, in the order taken."""
+
+    pair: int
+    arm: str
+    order: str
+    case_version: str
+    unit: str
+    gpu_uuid: str | None
+    samples: list[float]
+
+
+class SampleList(BaseModel):
+    """Every raw sample of one case in a measurement."""
+
+    measurement_id: UUID
+    case: str
+    metric: str
+    blocks: list[SampleBlockOut]

@@ -1,0 +1,189 @@
+"""Shows measurements: what was built, where it ran, its pairs and its raw samples."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.fields import CommitBrief, FailureOut
+from service.models import Build, Measurement, State
+from service.results import queries
+from service.results.schemas import (
+    BuildOut,
+    EnvironmentOut,
+    MeasurementOut,
+    PairCase,
+    PairList,
+    PairOut,
+    SampleBlockOut,
+    SampleList,
+)
+
+Admission = tuple[bool, list[str]]
+
+
+def get_measurement(session: Session, measurement_id: UUID) -> MeasurementOut:
+    """Return a measurement with its builds and environments."""
+    row = queries.measurement(session, measurement_id)
+    if row is None:
+        raise unknown_measurement(measurement_id)
+    measurement, job, repository, worker, device, candidate, baseline = row
+    runs = queries.runs(session, measurement_id)
+    environments = {
+        arm: EnvironmentOut(arm=arm, gpu_uuid=gpu_uuid, environment=environment)
+        for _, _, arm, gpu_uuid, environment in reversed(runs)
+    }
+    return MeasurementOut(
+        id=measurement.id,
+        job_id=job.id,
+        repository=repository,
+        device_class=measurement.device_class,
+        state=State(measurement.state),
+        stage=measurement.stage,
+        attempt=measurement.attempt,
+        candidate=CommitBrief.model_validate(candidate) if candidate else _pinned(job.commit_sha),
+        baseline=CommitBrief.model_validate(baseline) if baseline else _pinned(job.baseline_sha),
+        sandbox=measurement.sandbox,
+        worker=worker,
+        device=device,
+        error=FailureOut.model_validate(measurement.error) if measurement.error else None,
+        pairs_done=_finished_pairs(runs),
+        builds=_builds(session, measurement, environments),
+        environments=[environments[arm] for arm in sorted(environments)],
+        started_at=measurement.started_at,
+        finished_at=measurement.finished_at,
+    )
+
+
+def list_pairs(session: Session, measurement_id: UUID) -> PairList:
+    """Return the pairs of a measurement with the medians of both processes, case by case."""
+    _check_exists(session, measurement_id)
+    admissions = _admissions(session, measurement_id)
+    orders: dict[int, str] = {}
+    medians: dict[tuple[int, str], dict[str, float]] = {}
+    for index, order, arm, _, case, _, _, samples in queries.sample_blocks(session, measurement_id, "time"):
+        orders[index] = order
+        values = unpack(samples)
+        if values:
+            medians.setdefault((index, case), {})[arm] = statistics.median(values)
+    pairs = {index: PairOut(index=index, order=order, cases=[]) for index, order in orders.items()}
+    for (index, case), arms in medians.items():
+        pairs[index].cases.append(_pair_case(case, arms, admissions.get((index, case))))
+    return PairList(measurement_id=measurement_id, pairs=list(pairs.values()))
+
+
+def list_samples(session: Session, measurement_id: UUID, case: str, metric: str) -> SampleList:
+    """Return every raw sample of a case in a measurement."""
+    _check_exists(session, measurement_id)
+    rows = queries.sample_blocks(session, measurement_id, metric, case)
+    if not rows:
+        expected = "a case of this measurement that has samples (see its pairs)"
+        raise NotFound("unknown_case", f"case: got {case[:80]!a}, expected {expected}")
+    return SampleList(
+        measurement_id=measurement_id,
+        case=case,
+        metric=metric,
+        blocks=[
+            SampleBlockOut(
+                pair=index,
+                arm=arm,
+                order=order,
+                case_version=version,
+                unit=unit,
+                gpu_uuid=gpu_uuid,
+                samples=unpack(samples),
+            )
+            for index, order, arm, gpu_uuid, _, version, unit, samples in rows
+        ],
+    )
+
+
+def unpack(samples: bytes) -> list[float]:
+    """Return the numbers of a sample block: float64, little-endian."""
+    values = array("d")
+    values.frombytes(samples)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()
+
+
+def unknown_measurement(measurement_id: UUID) -> NotFound:
+    """Return the error for a measurement that does not exist."""
+    expected = "the id of a measurement (GET /api/v1/jobs/{job_id} lists those of a job)"
+    return NotFound("unknown_measurement", f"measurement_id: got {measurement_id}, expected {expected}")
+
+
+def _check_exists(session: Session, measurement_id: UUID) -> None:
+    if not queries.exists(session, measurement_id):
+        raise unknown_measurement(measurement_id)
+
+
+def _pinned(sha: str | None) -> CommitBrief | None:
+    return CommitBrief(sha=sha) if sha else None
+
+
+def _finished_pairs(runs: Any) -> int:
+    arms: dict[int, set[str]] = {}
+    for index, purpose, arm, _, _ in runs:
+        if purpose == "pair":
+            arms.setdefault(index, set()).add(arm)
+    return sum(len(found) == 2 for found in arms.values())
+
+
+def _builds(session: Session, measurement: Measurement, environments: Mapping[str, EnvironmentOut]) -> list[BuildOut]:
+    """Return one build per arm: the one its processes named (trees may share it), else the newest of its commit."""
+    keys = {arm: str(item.environment.get("build_key")) for arm, item in environments.items()}
+    owners = {"A": measurement.baseline_id, "B": measurement.candidate_id}
+    found = queries.builds(session, keys.values(), [id_ for id_ in owners.values() if id_], measurement.device_class)
+    shas = queries.commits(session, {build.commit_id for build in found})
+    builds = []
+    for arm, owner in owners.items():
+        named = next((build for build in found if build.key == keys.get(arm)), None)
+        build = named or next((build for build in found if build.commit_id == owner), None)
+        if build is not None:
+            builds.append(_build_out(arm, build, shas[build.commit_id]))
+    return builds
+
+
+def _build_out(arm: str, build: Build, sha: str) -> BuildOut:
+    return BuildOut(
+        arm=arm,
+        commit=sha,
+        key=build.key,
+        status=build.status,
+        elapsed_s=build.elapsed_s,
+        log=build.log,
+        resources=build.resources,
+    )
+
+
+def _pair_case(case: str, medians: Mapping[str, float], admission: Admission | None) -> PairCase:
+    before, after = medians.get("A"), medians.get("B")
+    return PairCase(
+        case=case,
+        before_ms=before,
+        after_ms=after,
+        log_ratio=math.log(after / before) if before and after else None,
+        admitted=None if admission is None else admission[0],
+        reasons=[] if admission is None else admission[1],
+    )
+
+
+def _admissions(session: Session, measurement_id: UUID) -> dict[tuple[int, str], Admission]:
+    """Return whether each pair counts for each case: as judged, and before that as reported when it was measured."""
+    found: dict[tuple[int, str], Admission] = {}
+    for payload in queries.pair_events(session, measurement_id):
+        for case, admitted in dict(payload.get("admitted") or {}).items():
+            found[int(payload["pair"]), case] = (bool(admitted), [])
+    for case, evidence in queries.evidence(session, measurement_id):
+        for pair in evidence.get("pairs") or []:
+            found[pair["index"], case] = (pair["admitted"], list(pair["reasons"]))
+    return found

@@ -1,0 +1,68 @@
+"""Settings of every process of the service, from environment variables that begin with `S2BENCH_`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+class Settings(BaseSettings):
+    """Where things live, what the server listens on, and the limits it keeps."""
+
+    model_config = SettingsConfigDict(env_prefix="S2BENCH_", frozen=True)
+
+    data_dir: Directory = Field(default=Path("~/.local/share/s2bench"), validate_default=True)
+    database_url: str = Field(default="", description="Default: a SQLite file in data_dir")
+    dashboards_dir: Directory = ROOT / "dashboards"
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8272, ge=0, le=65535)
+    public_read: bool = Field(default=True, description="Whether reading needs no token")
+    max_body_bytes: int = Field(default=2**20, ge=1024)
+    write_rate_limit: str | None = Field(
+        default=None,
+        pattern=r"^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
+        description="Most writes per token or address, as in '120/minute'; default: no limit",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_json: bool = False
+    log_requests: bool = False
+
+    sandbox: Literal["required", "auto", "none"] = "required"
+    build_timeout_s: float = Field(default=900.0, gt=0)
+    process_timeout_s: float = Field(default=300.0, gt=0)
+    max_pairs: int = Field(default=48, ge=1, le=200, description="Pairs per measurement unless the job asks for fewer")
+
+    @model_validator(mode="after")
+    def _choose_database(self) -> Self:
+        url = self.database_url or f"sqlite:///{self.data_dir / 's2bench.db'}"
+        object.__setattr__(self, "database_url", normalized_url(url))
+        return self
+
+    @property
+    def public_database_url(self) -> str:
+        """The database URL without its password, for messages and logs."""
+        return make_url(self.database_url).render_as_string(hide_password=True)
+
+
+def normalized_url(url: str) -> str:
+    """Return a SQLAlchemy URL with the driver this service uses; other databases are refused by name."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ValueError("database_url: got no URL, expected sqlite:///... or postgresql://...") from error
+    backend = parsed.get_backend_name()
+    if backend in {"postgresql", "postgres"}:
+        return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    if backend == "sqlite" and parsed.database and parsed.database != ":memory:":
+        return url
+    raise ValueError(f"database_url: got {backend}, expected a SQLite file or PostgreSQL")

@@ -1,0 +1,187 @@
+"""Admission: which pairs were taken in a state of the device in which a difference can be believed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.stats.pairs import ArmObservation, Floats, PairObservation
+from service.stats.policy import JudgingPolicy
+from service.stats.verdict import Reason, reason
+
+SETTLED = 4  # pairs from which on the scatter of a job is known well enough to call one of them too quiet
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Whether a pair counts, and the codes of everything that speaks against it."""
+
+    admitted: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """What earlier jobs have shown of this case on this very device; None where nothing is known.
+
+    Parameters
+    ----------
+    clock_top, clock_low
+        SM clock that jobs usually reach at their best, and the lowest one seen in usable pairs; in the pairs' unit.
+    scatter
+        Usual robust relative scatter inside a process.
+    pair_sd
+        Usual standard deviation of the log ratio of identical code.
+    """
+
+    clock_top: float | None = None
+    clock_low: float | None = None
+    scatter: float | None = None
+    pair_sd: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AdmissionTable:
+    """All pairs of a case with what admission needs, so that any prefix of the job can be judged as it looked then.
+
+    `own` holds the reasons that a pair has by itself; the others depend on the pairs measured up to that time.
+    """
+
+    own: tuple[tuple[str, ...], ...]
+    sm_clocks: Floats
+    mem_clocks: Floats
+    scatter: Floats
+    policy: JudgingPolicy
+    history: CaseHistory
+
+    @classmethod
+    def of(
+        cls, pairs: Sequence[PairObservation], policy: JudgingPolicy, history: CaseHistory | None = None
+    ) -> AdmissionTable:
+        """Build the table; clocks are [pairs, 2] with NaN for unreadable, scatter is the mean of both arms."""
+        arms = [(pair.baseline, pair.candidate) for pair in pairs]
+        return cls(
+            own=tuple(_own_reasons(pair, policy) for pair in pairs),
+            sm_clocks=_clocks([(a.sm_clock, b.sm_clock) for a, b in arms]),
+            mem_clocks=_clocks([(a.mem_clock, b.mem_clock) for a, b in arms]),
+            scatter=np.array([0.5 * (a.scatter + b.scatter) for a, b in arms], dtype=np.float64),
+            policy=policy,
+            history=history or CaseHistory(),
+        )
+
+    def common_reasons(self, measured: int) -> dict[str, NDArray[np.bool_]]:
+        """Return, per code, which of the first `measured` pairs it strikes, seen from the end of that prefix.
+
+        clock_low: a clock under `clock_floor` of the job's upper clock, the `clock_quantile` over the pairs of the
+        higher of the two arms' clocks. stable_at_low_clock: clock and scatter both far under their usual, which is
+        the job's own upper level, or the history's when the whole job never reached it. Source: shared prototype
+        `ab_sequential` for the floor; the rest derived here.
+        """
+        rule, history = self.policy, self.history
+        sm, mem, scatter = self.sm_clocks[:measured], self.mem_clocks[:measured], self.scatter[:measured]
+        upper, upper_mem = _upper(sm, rule.clock_quantile), _upper(mem, rule.clock_quantile)
+        highest = sm.max(axis=1)
+        quiet = scatter < rule.stable_scatter * np.quantile(scatter, 0.75)
+        struck = {
+            "clock_low": (sm.min(axis=1) < rule.clock_floor * upper) | (mem.min(axis=1) < rule.clock_floor * upper_mem),
+            "clock_unreadable": np.isnan(sm).any(axis=1) & bool(np.isfinite(sm).any()),
+            "stable_at_low_clock": quiet & (highest < rule.stable_clock * upper) & (measured >= SETTLED),
+        }
+        if history.clock_low is not None:
+            struck["clock_unseen"] = sm.min(axis=1) < history.clock_low
+        if history.clock_top is not None and history.scatter is not None and np.isfinite(highest).any():
+            never_reached = float(np.nanmax(highest)) < rule.stable_clock * history.clock_top
+            if never_reached and float(np.median(scatter)) < rule.stable_scatter * history.scatter:
+                struck["stable_at_low_clock"] = np.ones(measured, dtype=np.bool_)
+        return struck
+
+    def admissions(self) -> list[Admission]:
+        """Return the admission of every pair with all reasons against it, seen from the end of the job."""
+        if not self.own:
+            return []
+        common = self.common_reasons(len(self.own))
+        result = []
+        for at, own in enumerate(self.own):
+            codes = (*own, *(code for code, strikes in common.items() if strikes[at]))
+            result.append(Admission(not codes, codes))
+        return result
+
+    def admitted(self, measured: int) -> NDArray[np.bool_]:
+        """Return which of the first `measured` pairs are admitted, seen from the end of that prefix; bool[measured]."""
+        usable = np.array([not codes for codes in self.own[:measured]], dtype=np.bool_)
+        for strikes in self.common_reasons(measured).values():
+            usable &= ~strikes
+        return usable
+
+
+def admit(
+    pairs: Sequence[PairObservation], policy: JudgingPolicy, history: CaseHistory | None = None
+) -> list[Admission]:
+    """Return for every pair whether it is admitted, with all reason codes against it.
+
+    GPU: no more than 5 % of the samples of either arm throttled; SM and memory clocks of the arms within 1.5 % and not
+    under 96 % of the job's upper clock nor below what history has shown; no foreign compute process; no new ECC or Xid
+    error. A power cap is no reason by itself, only when it differs between the arms. CPU: no more than 5 % steal or
+    foreign load. Clocks that are unreadable in every pair are not judged. Source: verdicts of this project's design,
+    thresholds in `policy`.
+    """
+    return AdmissionTable.of(pairs, policy, history).admissions()
+
+
+def rejection_reasons(admissions: Sequence[Admission], policy: JudgingPolicy) -> tuple[Reason, ...]:
+    """Return one reason per code that rejected pairs, the most frequent first."""
+    limits: dict[str, float] = {
+        "throttle_flagged": policy.max_throttled_share,
+        "clocks_differ": policy.clock_tolerance,
+        "clock_low": policy.clock_floor,
+        "steal": policy.max_steal_share,
+        "foreign_load": policy.max_foreign_share,
+        "too_few_samples": policy.min_samples,
+    }
+    counts = Counter(code for admission in admissions for code in admission.reasons)
+    return tuple(
+        reason(code, count=count, measured=len(admissions), limit=limits.get(code, 0.0))
+        for code, count in counts.most_common()
+    )
+
+
+def _own_reasons(pair: PairObservation, policy: JudgingPolicy) -> tuple[str, ...]:
+    arms = (pair.baseline, pair.candidate)
+
+    def worst(name: str) -> float:
+        return float(max(getattr(arm, name) for arm in arms))
+
+    capped = [arm.power_capped_share for arm in arms]
+    against = {
+        "throttle_flagged": worst("throttled_share") > policy.max_throttled_share,
+        "clocks_differ": _differ(arms, "sm_clock", policy) or _differ(arms, "mem_clock", policy),
+        "power_cap_uneven": abs(capped[0] - capped[1]) > policy.power_cap_tolerance,
+        "foreign_process": worst("foreign_processes") > 0,
+        "device_error": worst("new_errors") > 0,
+        "steal": worst("steal_share") > policy.max_steal_share,
+        "foreign_load": worst("foreign_share") > policy.max_foreign_share,
+        "too_few_samples": min(arm.samples.size for arm in arms) < policy.min_samples,
+    }
+    return tuple(code for code, strikes in against.items() if strikes)
+
+
+def _differ(arms: tuple[ArmObservation, ArmObservation], clock: str, policy: JudgingPolicy) -> bool:
+    before, after = getattr(arms[0], clock), getattr(arms[1], clock)
+    if before is None or after is None:
+        return False
+    return bool(abs(np.log(after / before)) > policy.clock_tolerance)
+
+
+def _clocks(values: Sequence[tuple[float | None, float | None]]) -> Floats:
+    return np.array([[np.nan if clock is None else clock for clock in row] for row in values], dtype=np.float64)
+
+
+def _upper(clocks: Floats, quantile: float) -> float:
+    """Upper clock of a job: that quantile over the pairs of the higher arm's clock; NaN when none is readable."""
+    highest = clocks.max(axis=1)
+    readable = highest[np.isfinite(highest)]
+    return float(np.quantile(readable, quantile)) if readable.size else float("nan")

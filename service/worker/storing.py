@@ -1,0 +1,245 @@
+"""Stores what was measured: builds, processes with their samples and telemetry, cases, series, points and verdicts.
+
+Every row is found by its natural key, so that storing the same thing again changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+from uuid_utils.compat import uuid7
+
+from service.models import ArmRun, Base, Build, Case, Commit, Point, SampleBlock, Series, TelemetryBlock, Verdict
+from service.models.base import utc_now
+from service.worker.checkout import CommitInfo
+from service.worker.document import CaseResult, Telemetry
+from service.worker.errors import JobError
+from service.worker.evidence import CaseSummary
+from service.worker.measure import ProcessResult
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """Which process of a measurement a document came from."""
+
+    measurement_id: UUID
+    attempt: int
+    purpose: str
+    pair_index: int
+    order: str
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A process read back from the database."""
+
+    purpose: str
+    pair_index: int
+    order: str
+    arm: str
+    raw: bytes
+    log: str
+
+
+def insert_missing(session: Session, model: type[Base], key: Mapping[str, Any], values: Mapping[str, Any]) -> UUID:
+    """Insert a row unless one with this natural key exists, and return the row's id, whoever inserted it."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    row_id = uuid7()
+    statement = dialect.insert(model).values(id=row_id, created_at=utc_now(), **key, **values)
+    session.execute(statement.on_conflict_do_nothing())
+    columns = model.__table__.c
+    found = select(columns.id).where(*(getattr(model, name) == value for name, value in key.items()))
+    stored: UUID = session.execute(found).scalar_one()
+    return stored
+
+
+def save_commit(session: Session, repository_id: UUID, info: CommitInfo) -> UUID:
+    """Store what git says of a commit."""
+    commit_id = insert_missing(session, Commit, {"repository_id": repository_id, "sha": info.sha}, {"orphaned": False})
+    commit = session.get_one(Commit, commit_id)
+    commit.tree_hash = info.tree_hash
+    commit.parents = list(info.parents)
+    commit.first_parent_position = info.first_parent_position
+    commit.author = info.author
+    commit.subject = info.subject
+    commit.committed_at = info.committed_at
+    return commit_id
+
+
+def save_build(session: Session, commit_id: UUID, device_class: str, values: Mapping[str, Any]) -> None:
+    """Store a finished or failed build; a later success replaces a failure of the same key."""
+    row_id = insert_missing(
+        session,
+        Build,
+        {"key": values["key"]},
+        {"commit_id": commit_id, "device_class": device_class, **{k: values[k] for k in _BUILD_VALUES}},
+    )
+    row = session.get_one(Build, row_id)
+    if row.status != "done":
+        for name in _BUILD_VALUES:
+            setattr(row, name, values[name])
+
+
+_BUILD_VALUES = ("status", "elapsed_s", "log", "resources")
+
+
+def save_run(session: Session, key: RunKey, arm: str, commit_id: UUID, result: ProcessResult) -> UUID:
+    """Store one process: its document as written, its samples and its telemetry."""
+    document = result.document
+    run_id = insert_missing(
+        session,
+        ArmRun,
+        {
+            "measurement_id": key.measurement_id,
+            "attempt": key.attempt,
+            "purpose": key.purpose,
+            "pair_index": key.pair_index,
+            "arm": arm,
+        },
+        {
+            "order": key.order,
+            "commit_id": commit_id,
+            "protocol": document.protocol,
+            "document_sha256": hashlib.sha256(result.raw).hexdigest(),
+            "document": zlib.compress(result.raw),
+            "environment": document.environment.model_dump(mode="json"),
+            "gpu_uuid": document.environment.gpu_uuid,
+            "wall_s": result.wall_s,
+            "log": result.log,
+        },
+    )
+    for case in document.cases:
+        if case.samples:
+            _save_samples(session, run_id, save_case(session, case), case)
+    _save_telemetry(session, run_id, document.telemetry)
+    return run_id
+
+
+def load_runs(session: Session, measurement_id: UUID, attempt: int) -> list[StoredRun]:
+    """Return the processes of an attempt, numerics first, pairs in order."""
+    query = (
+        select(ArmRun)
+        .where(ArmRun.measurement_id == measurement_id, ArmRun.attempt == attempt)
+        .order_by(ArmRun.purpose, ArmRun.pair_index, ArmRun.arm)
+    )
+    return [
+        StoredRun(row.purpose, row.pair_index, row.order, row.arm, zlib.decompress(row.document), row.log)
+        for row in session.execute(query).scalars()
+    ]
+
+
+def save_case(session: Session, case: CaseResult) -> UUID:
+    """Store a case version."""
+    key = {"name": case.name, "version": case.version}
+    return insert_missing(session, Case, key, {"group": case.group, "definition": case.definition})
+
+
+def _save_samples(session: Session, run_id: UUID, case_id: UUID, case: CaseResult) -> None:
+    blocks = {case.metric: case.samples, "host_enqueue": case.host_enqueue_ms}
+    for metric, samples in blocks.items():
+        if samples:
+            insert_missing(
+                session,
+                SampleBlock,
+                {"arm_run_id": run_id, "case_id": case_id, "metric": metric},
+                {"unit": case.unit, "count": len(samples), "samples": np.array(samples, dtype="<f8").tobytes()},
+            )
+
+
+def _save_telemetry(session: Session, run_id: UUID, telemetry: Telemetry) -> None:
+    rows = zlib.compress(json.dumps(telemetry.rows, separators=(",", ":")).encode())
+    insert_missing(
+        session,
+        TelemetryBlock,
+        {"arm_run_id": run_id},
+        {"source": telemetry.source, "columns": telemetry.columns, "rows": rows},
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The measurement that verdicts and points belong to; `commits` maps the arms' letters to commit ids."""
+
+    measurement_id: UUID
+    repository_id: UUID
+    device_class: str
+    commits: Mapping[str, UUID]
+    gpu_uuid: str | None
+
+
+def save_verdicts(session: Session, judged: Judged, summaries: Sequence[CaseSummary]) -> None:
+    """Store one verdict per case, and one point per arm that was measured."""
+    for summary in summaries:
+        case_id = save_case(session, summary.case)
+        row = summary.row
+        insert_missing(
+            session,
+            Verdict,
+            {"measurement_id": judged.measurement_id, "case_id": case_id},
+            {
+                "verdict": row.verdict,
+                "reasons": [dict(reason) for reason in row.reasons],
+                "unit": row.unit,
+                "before": row.before,
+                "after": row.after,
+                "effect": row.effect,
+                "interval_low": row.interval_low,
+                "interval_high": row.interval_high,
+                "minimum_detectable_effect": row.minimum_detectable_effect,
+                "pairs_used": row.pairs_used,
+                "pairs_rejected": row.pairs_rejected,
+                "numerics": row.numerics,
+                "evidence": summary.evidence,
+                "gpu_uuid": judged.gpu_uuid,
+                "judged_at": utc_now(),
+            },
+        )
+        _save_points(session, judged, summary, case_id)
+
+
+def _save_points(session: Session, judged: Judged, summary: CaseSummary, case_id: UUID) -> None:
+    for letter, point in summary.points.items():
+        if letter not in judged.commits:
+            continue
+        series_id = insert_missing(
+            session,
+            Series,
+            {
+                "repository_id": judged.repository_id,
+                "case_id": case_id,
+                "metric": summary.case.metric,
+                "device_class": judged.device_class,
+                "backend": point.backend,
+            },
+            {"unit": summary.case.unit},
+        )
+        insert_missing(
+            session,
+            Point,
+            {"series_id": series_id, "measurement_id": judged.measurement_id, "arm": letter},
+            {
+                "commit_id": judged.commits[letter],
+                "gpu_uuid": judged.gpu_uuid,
+                "value": point.value,
+                "low": point.low,
+                "high": point.high,
+                "processes": point.processes,
+                "status": point.status,
+            },
+        )
+
+
+def failed_build(key: str, error: JobError, elapsed_s: float) -> dict[str, Any]:
+    """Return the values of a build that failed."""
+    log = f"{error.message}\n{error.log_tail}"
+    return {"key": key, "status": "failed", "elapsed_s": elapsed_s, "log": log, "resources": None}

@@ -1,0 +1,320 @@
+"""The pages in a real browser: what they show, that they stay quiet, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from service.models import State
+
+Ask = Callable[[str], Any]
+Site = Any  # of conftest.py, which cannot be imported
+
+POINTS_IN_SVG = """(id) => Object.fromEntries(document.getElementById(id).calcdata.map(([first]) => [
+  first.trace.name, first.node3 ? first.node3.selectAll('path.point').size() : 0]))"""
+
+
+POSITION_OF_TRACE = """(name) => document.getElementById('trend').data
+  .filter((trace) => trace.x.length).findIndex((trace) => trace.name === name)"""
+
+
+def no_overflow(page: Page) -> None:
+    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert widths[0] <= widths[1], f"{page.url} is {widths[0]} px wide in a window of {widths[1]} px"
+
+
+def nothing_ran(page: Page) -> None:
+    """Assert that the hostile subject became neither markup nor code."""
+    assert page.title() != "owned"
+    assert page.locator("main img, main b").count() == 0
+
+
+def traces(page: Page, plot: str) -> dict[str, int]:
+    """Return how many marks the traces of a plot have in its SVG, by name."""
+    page.locator(f"#{plot} .scatterlayer").first.wait_for()
+    counts: dict[str, int] = page.evaluate(POINTS_IN_SVG, plot)
+    return counts
+
+
+def point_of(page: Page, trace: str, index: int = 0) -> Locator:
+    position = page.evaluate(
+        "(name) => document.getElementById('trend').data.filter((t) => t.x.length).findIndex((t) => t.name === name)",
+        trace,
+    )
+    return page.locator("#trend .scatterlayer .trace").nth(position).locator("path.point").nth(index)
+
+
+def test_overview(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    page.goto(site.url)
+    rows = page.locator("#cases-body tbody tr")
+    expect(rows).to_have_count(len(site.case_names))
+    asked = answer("/overview")["rows"]
+    for index, row in enumerate(asked):
+        shown = rows.nth(index)
+        expect(shown).to_contain_text(row["case"])
+        expect(shown).to_contain_text(f"{row['last_value']:#.4g} {row['unit']}")
+        expect(shown.locator(".badge")).to_have_text(row["last_verdict"])
+        expect(shown.locator("svg.spark path")).to_have_count(1)
+        expect(shown).to_contain_text(site.hostile)
+    worst = rows.filter(has_text=site.case_names[0])
+    expect(worst).to_contain_text("+10.00 %")
+    expect(worst).to_contain_text("+9.70 … +10.30 %")
+    expect(page.locator(".job-line").first).to_contain_text(site.hostile)
+    nothing_ran(page)
+    no_overflow(page)
+    page.screenshot(path=tmp_path / "overview.png", full_page=True)
+
+
+def test_overview_is_filtered_by_keyboard_and_keeps_it_in_the_address(site: Site, page: Page) -> None:
+    page.goto(site.url)
+    page.get_by_role("button", name=re.compile("regressed")).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#cases-body tbody tr")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"\?verdict=regressed$"))
+    page.reload()
+    expect(page.locator("#cases-body tbody tr")).to_have_count(1)
+    page.get_by_role("searchbox").fill("nothing like this")
+    expect(page.locator("#cases-body")).to_contain_text("Nothing matches")
+
+
+def test_overview_without_data_says_how_to_get_some(site: Site, page: Page) -> None:
+    page.route("**/api/v1/overview", lambda route: route.fulfill(json={"rows": []}))
+    page.goto(site.url)
+    expect(page.locator("#cases-body")).to_contain_text("s2bench submit HEAD --wait")
+    expect(page.locator("#cases-body")).to_contain_text("s2bench demo")
+
+
+def test_series(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    series = site.series[site.case_names[0]]
+    page.goto(f"{site.url}/series/{series}")
+    counts = traces(page, "trend")
+    assert (counts["ok"], counts["throttled"], counts["sparse"]) == (len(site.commits) - 3, 1, 1)
+    assert counts["regressed"] == 2
+    assert point_of(page, "throttled").evaluate("(mark) => getComputedStyle(mark).fill") == "none"
+    assert point_of(page, "ok").evaluate("(mark) => getComputedStyle(mark).fill") != "none"
+    points = answer(f"/series/{series}/points")["points"]
+    expect(page.locator("#points-body tbody tr")).to_have_count(len(points))
+    expect(page.locator("#trend .ytitle")).to_have_text("time (ms)")
+
+    point_of(page, "ok", len(site.commits) - 4).hover(force=True)
+    card = page.locator("#trend .tip")
+    last = points[-1]
+    expect(card.locator(".title")).to_have_text(site.hostile)
+    for text in (
+        last["commit"][:9],
+        f"{last['value']:#.4g} ms",
+        "regressed +10.00 %",
+        "Ada <b>Lovelace</b>",
+        "torch 2.13.0",
+    ):
+        expect(card).to_contain_text(text)
+    point_of(page, "throttled").hover(force=True)
+    expect(card).to_contain_text("throttled")
+    nothing_ran(page)
+    page.screenshot(path=tmp_path / "series.png", full_page=True)
+
+
+def test_series_view_is_in_the_address(site: Site, page: Page, answer: Ask) -> None:
+    series = site.series[site.case_names[0]]
+    page.goto(f"{site.url}/series/{series}")
+    traces(page, "trend")
+    box = page.locator("#trend .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.98, box["y"] + box["height"] / 2, steps=8)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=[0-9a-f]{9}&to=[0-9a-f]{9}"))
+    shown = page.evaluate("document.getElementById('trend').layout.xaxis.range")
+    page.reload()
+    traces(page, "trend")
+    again = page.evaluate("document.getElementById('trend').layout.xaxis.range")
+    assert again == pytest.approx(shown, abs=1)
+    page.get_by_role("button", name="By date").click()
+    page.get_by_role("button", name="From zero").click()
+    expect(page).to_have_url(re.compile(r"\?x=date&y=zero$"))
+    page.reload()
+    traces(page, "trend")
+    assert page.evaluate("document.getElementById('trend').layout.yaxis.range")[0] == 0
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="CSV").click()
+    rows = list(csv.DictReader(io.StringIO(saved.value.path().read_text())))
+    points = answer(f"/series/{series}/points")["points"]
+    assert [float(row["value"]) for row in rows] == [point["value"] for point in points]
+
+
+def test_series_follows_the_color_scheme(site: Site, page: Page, tmp_path: Path) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(f"{site.url}/series/{site.series[site.case_names[0]]}")
+    traces(page, "trend")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    ink = page.locator("#trend .ytitle").evaluate("(title) => getComputedStyle(title).fill")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("#trend .ytitle")).not_to_have_css("fill", ink)
+    assert page.evaluate(background) != light
+    page.screenshot(path=tmp_path / "series-dark.png", full_page=True)
+    page.emulate_media(color_scheme="light")
+
+
+def test_unknown_series_is_told_in_words(site: Site, page: Page, complaints: list[str]) -> None:
+    page.goto(f"{site.url}/series/00000000-0000-7000-8000-000000000000")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("This series could not be loaded")
+    expect(alert).to_contain_text("expected the id of a series")
+    assert any("404" in line for line in complaints)
+    complaints.clear()
+
+
+def test_silent_server_is_told_in_words(site: Site, page: Page, complaints: list[str]) -> None:
+    def refuse(route: Route) -> None:
+        route.abort()
+
+    page.route("**/api/v1/overview", refuse)
+    page.goto(site.url)
+    expect(page.locator("#cases-body").get_by_role("alert")).to_contain_text("The server does not answer")
+    complaints.clear()
+
+
+def test_compare(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    base, head = (commit.sha for commit in site.commits[-2:])
+    query = f"repository=s2bench&base={base}&head={head}"
+    page.goto(f"{site.url}/compare?{query}")
+    counts = traces(page, "effects")
+    assert counts == {"regressed": 1, "unchanged": 2}
+    for name in site.case_names:
+        expect(page.locator("#effects .annotation-text").filter(has_text=name)).to_have_count(1)
+    rows = answer(f"/compare?{query}")["rows"]
+    table = page.locator("#table-body tbody tr")
+    expect(table).to_have_count(len(rows))
+    expect(table.first).to_contain_text("regressed")
+    expect(table.first).to_contain_text("+10.00 %")
+
+    counts = traces(page, "samples")
+    assert counts["samples A"] == counts["samples B"] == site.pairs * site.samples
+    assert counts["median A"] == counts["median B"] == site.pairs
+    page.get_by_text(f"Medians of {site.pairs} pairs").click()
+    medians = page.locator("#samples-table tbody tr")
+    expect(medians).to_have_count(site.pairs)
+    expect(medians.nth(3)).to_contain_text("rejected: steal time")
+    page.screenshot(path=tmp_path / "compare.png", full_page=True)
+
+    page.locator("#samples-case").select_option(label=site.case_names[2])
+    expect(page).to_have_url(re.compile(r"case="))
+    page.get_by_role("button", name="Copy as Markdown").click()
+    expect(page.get_by_role("status").filter(has_text="clipboard")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert copied[0] == "| case | before | after | delta | interval | verdict |"
+    assert copied[2].startswith(f"| {site.case_names[0]} | ")
+    assert copied[2].endswith(" | +10.00 % | +9.70 … +10.30 % | regressed |")
+    nothing_ran(page)
+
+
+def test_compare_of_what_was_never_measured_together(site: Site, page: Page) -> None:
+    query = f"repository=s2bench&base={site.commits[0].sha}&head={site.commits[5].sha}"
+    page.goto(f"{site.url}/compare?{query}")
+    expect(page.locator("#answer")).to_contain_text("never measured against each other")
+    expect(page.locator("#result")).to_be_hidden()
+
+
+def test_finished_and_failed_jobs(site: Site, page: Page, tmp_path: Path) -> None:
+    page.goto(f"{site.url}/jobs")
+    page.get_by_role("link", name="csrc: gather dk and dv by key owner").first.wait_for()
+    page.get_by_role("button", name="Failed").click()
+    expect(page.locator(".job-line")).to_have_count(1)
+    page.locator(".job-line a").click()
+    expect(page.get_by_role("alert")).to_contain_text("build_failed, at build")
+    expect(page.get_by_role("alert")).to_contain_text("<b>1 error</b>")
+    expect(page.locator(".step").filter(has_text="Build")).to_contain_text("failed")
+    page.screenshot(path=tmp_path / "job-failed.png", full_page=True)
+
+    page.goto(f"{site.url}/jobs/{site.jobs['done']}")
+    expect(page.locator("h1")).to_have_text(site.hostile)
+    expect(page.locator("#verdicts-body tbody tr")).to_have_count(len(site.case_names))
+    expect(page.locator("button.pair.admitted")).to_have_count(site.pairs - 1)
+    expect(page.locator("button.pair.rejected")).to_have_attribute("title", re.compile(r"Pair 3 .*steal time"))
+    expect(page.locator(".step.tone-done")).to_have_count(6)
+    nothing_ran(page)
+    page.screenshot(path=tmp_path / "job-done.png", full_page=True)
+
+
+def test_job_is_live(site: Site, page: Page, complaints: list[str], tmp_path: Path) -> None:
+    page.goto(f"{site.url}/jobs/{site.jobs['live']}")
+    expect(page.locator("#job-live")).to_have_text("live")
+    expect(page.locator(".step.tone-running")).to_contain_text("Build")
+    page.evaluate("window.sameDocument = true")
+
+    site.tell("live", "log", {"text": "[4/4] link <script>alert(1)</script>"})
+    expect(page.locator("#log")).to_have_text("[4/4] link <script>alert(1)</script>")
+    site.tell(
+        "live", "stage", {"state": "measuring", "stage": "pairs", "detail": ""}, state=State.MEASURING, stage="pairs"
+    )
+    expect(page.locator(".step.tone-running")).to_contain_text("Pairs")
+    site.tell("live", "pair", {"pair": 0, "order": "AB", "admitted": dict.fromkeys(site.case_names, True)})
+    expect(page.locator("button.pair.admitted")).to_have_count(1)
+    site.tell("live", "pair", {"pair": 1, "order": "BA", "admitted": dict.fromkeys(site.case_names, False)})
+    expect(page.locator("button.pair.rejected")).to_have_count(1)
+    page.screenshot(path=tmp_path / "job-live.png", full_page=True)
+
+    site.stop_server()
+    expect(page.locator("#job-live")).to_have_text("connection lost, trying again")
+    site.tell("live", "log", {"text": "said while nobody heard"})
+    site.start_server()
+    heard = "[4/4] link <script>alert(1)</script> said while nobody heard"  # each of them once
+    expect(page.locator("#log")).to_have_text(heard, timeout=15_000)
+    expect(page.locator("#job-live")).to_have_text("live")
+    expect(page.locator("button.pair")).to_have_count(2)
+    complaints.clear()
+
+    site.finish("live")
+    expect(page.locator("#verdicts-body tbody tr")).to_contain_text("regressed")
+    expect(page.locator("#job-tools .badge")).to_have_text("done")
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    assert page.evaluate("window.sameDocument"), "the page was loaded again"
+
+
+def test_queued_job_is_canceled(site: Site, page: Page) -> None:
+    page.goto(f"{site.url}/jobs/{site.jobs['queued']}")
+    expect(page.get_by_text("No live worker serves this device class")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#job-tools .badge")).to_have_text("canceled")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_phone(site: Site, page: Page, tmp_path: Path, scheme: str) -> None:
+    base, head = (commit.sha for commit in site.commits[-2:])
+    paths = {
+        "overview": "/",
+        "series": f"/series/{site.series[site.case_names[0]]}",
+        "compare": f"/compare?repository=s2bench&base={base}&head={head}",
+        "jobs": "/jobs",
+        "job": f"/jobs/{site.jobs['done']}",
+    }
+    ready = {
+        "overview": "tbody tr",
+        "series": "#trend path.point",
+        "compare": "#samples path.point",
+        "jobs": ".job-line",
+    }
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name, path in paths.items():
+        page.goto(f"{site.url}{path}")
+        page.locator(ready.get(name, ".job-line, #verdicts-body tbody tr")).first.wait_for()
+        no_overflow(page)
+        page.screenshot(path=tmp_path / f"{name}-phone-{scheme}.png", full_page=True)
+    page.emulate_media(color_scheme="light")
+
+
+def test_throttled_and_sparse_commits_are_marked_in_the_table(site: Site, page: Page) -> None:
+    page.goto(f"{site.url}/series/{site.series[site.case_names[0]]}")
+    for sha, status in ((site.throttled, "throttled"), (site.sparse, "sparse")):
+        row = page.locator("#points-body tbody tr").filter(has_text=sha[:9])
+        expect(row).to_contain_text(status)

@@ -1,0 +1,1 @@
+// Stands for sources: its text is part of the build key.

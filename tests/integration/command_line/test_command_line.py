@@ -1,0 +1,181 @@
+"""The commands as a user types them, against `s2bench up`, and the exit codes that scripts rely on."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from service.embedded import command, free_port
+
+SELF = "cpu/forward/self"
+
+
+def submit(command_line, commit, baseline, *more):
+    return command_line("submit", commit, "--baseline", baseline, "--max-pairs", "8", "--wait", *more)
+
+
+def test_a_slower_commit_exits_1_and_prints_the_table(command_line):
+    outcome = submit(command_line, "slower", "same")
+    assert outcome.code == 1, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[0] == "| case | before | after | delta | interval | verdict |"
+    assert lines[2].startswith(f"| {SELF} |")
+    assert lines[2].endswith("| regressed |")
+    assert len(lines) == 5
+    assert "pairs" in outcome.err
+
+
+def test_identical_code_exits_0_or_4_and_json_carries_the_rows(command_line):
+    outcome = submit(command_line, "same", "base", "--json")
+    assert outcome.code in {0, 4}, outcome.err
+    answer = outcome.json()
+    assert answer["job"]["state"] == "done"
+    assert {row["verdict"] for row in answer["rows"]} <= {"unchanged", "inconclusive", "throttled"}
+    assert len(answer["rows"]) == 3
+
+
+def test_a_commit_that_does_not_build_exits_1_with_its_log(command_line):
+    outcome = submit(command_line, "broken", "base")
+    assert outcome.code == 1
+    assert "build_failed" in outcome.err
+    assert "expected a kernel" in outcome.err
+
+
+def test_status_and_cancel(command_line):
+    job_id = submit(command_line, "same", "same", "--json").json()["job"]["id"]
+    assert job_id in command_line("status").out
+    shown = command_line("status", job_id, "--json").json()
+    assert shown["job"]["state"] == "done"
+    canceled = command_line("cancel", job_id)
+    assert canceled.code == 0
+    assert "done" in canceled.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["submit", "no-such-branch"], "commit"),
+        (["submit", "base", "--repository", "nowhere"], "repository"),
+        (["submit", "base", "--cases", ""], "cases"),
+        (["status", str(uuid4())], "job_id"),
+        (["status", "not-an-id"], "valid UUID"),
+        (["submit", "base", "--device", "gpu/none"], "devices"),
+        (["compare", "no-such-branch", "base"], "no-such-branch"),
+    ],
+)
+def test_mistakes_exit_2_and_are_named(command_line, arguments, words):
+    outcome = command_line(*arguments)
+    assert outcome.code == 2, outcome.out + outcome.err
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_no_server_exits_3(command_line):
+    outcome = command_line("status", "--server", f"http://127.0.0.1:{free_port()}")
+    assert outcome.code == 3
+    assert "no answer" in outcome.err
+
+
+def test_compare_needs_no_server_and_saves_everything(command_line, tmp_path):
+    saved = tmp_path / "comparison.json"
+    # The worker of the server holds the CPU: with another folder for temporary files the comparison has its own lock.
+    command_line.environment["TMPDIR"] = str(tmp_path)
+    try:
+        outcome = command_line("compare", "same", "slower", "--max-pairs", "8", "--save", str(saved))
+    finally:
+        del command_line.environment["TMPDIR"]
+    assert outcome.code == 1, outcome.err
+    assert f"| {SELF} |" in outcome.out
+    assert "8 pairs of fresh processes, in bubblewrap" in outcome.out
+    document = json.loads(saved.read_text())
+    assert len(document["rows"]) == 3
+    assert document["documents"]
+
+
+def test_compare_imports_neither_engine_nor_database(command_line):
+    program = (
+        "import sys\n"
+        "import service.cli, service.local_comparison\n"
+        "print([name for name in ('dbos', 'sqlalchemy', 'fastapi', 'alembic', 'torch') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_administration(command_line, tmp_path):
+    fresh = str(tmp_path / "fresh")
+    assert command_line("db", "check", "--data-dir", fresh).code == 3
+    assert command_line("db", "upgrade", "--data-dir", fresh).code == 0
+    assert "no drift" in command_line("db", "check", "--data-dir", fresh).out
+    path = str(command_line.repository.path)
+    assert command_line("repository", "add", "kernels", path, "--data-dir", fresh).code == 0
+    secret = command_line("token", "create", "ci", "--data-dir", fresh).out.strip()
+    assert len(secret) >= 43
+    assert secret.encode() not in (tmp_path / "fresh" / "s2bench.db").read_bytes()
+    assert command_line("token", "create", "ci", "--scope", "root", "--data-dir", fresh).code == 2
+
+
+def test_doctor_names_what_it_finds(command_line):
+    checks = {check["name"]: check for check in command_line("doctor", "--json").json()}
+    assert {"torch", "git", "g++", "sandbox", "data directory", "database"} <= checks.keys()
+    assert checks["database"]["status"] == "good"
+    assert all(check["status"] in {"good", "note", "bad"} and check["detail"] for check in checks.values())
+
+
+def children_of(pid: int) -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid:
+            found |= {int(entry.name)} | children_of(int(entry.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_up_leaves_no_process_behind(tmp_path, number):
+    port = free_port()
+    arguments = command("up", "--port", str(port), "--data-dir", str(tmp_path))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, env=dict(os.environ))
+    try:
+        deadline = time.monotonic() + 60
+        while not (answers(port) and len(children_of(process.pid)) >= 1):
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        time.sleep(1.0)
+        children = children_of(process.pid)
+        process.send_signal(number)
+        code = process.wait(30)
+        assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0), (tmp_path / "log").read_text()
+        deadline = time.monotonic() + 20
+        while alive := [pid for pid in children if is_running(pid)]:
+            assert time.monotonic() < deadline, f"still running: {alive}"
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,249 @@
+"""What was measured and judged, as the API shows it, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.db import Database
+from service.models import Build, JobEvent, Measurement, Point, Verdict
+
+API = "/api/v1"
+
+
+def test_a_measurement_with_builds_and_environments(client: TestClient, database: Database, history: Any) -> None:
+    with database.transaction() as session:
+        for key, commit in (("key-A", history.commits[0]), ("other", history.commits[2])):
+            session.add(
+                Build(
+                    key=key,
+                    commit_id=commit.id,
+                    device_class="cpu",
+                    status="ok",
+                    elapsed_s=3.5,
+                    log="cc\nok",
+                    resources={},
+                )
+            )
+    found = client.get(f"{API}/measurements/{history.measurement.id}").json()
+    assert found["job_id"] == str(history.job.id)
+    assert found["candidate"]["sha"] == history.commits[2].sha
+    assert found["baseline"]["subject"] == "subject 1 <b>"
+    assert found["pairs_done"] == 3
+    assert [one["environment"]["build_key"] for one in found["environments"]] == ["key-A", "key-B"]
+    # The baseline's build is one that another commit with the same tree had made; the candidate's, its commit's newest.
+    assert [(one["arm"], one["key"], one["commit"]) for one in found["builds"]] == [
+        ("A", "key-A", history.commits[0].sha),
+        ("B", "other", history.commits[2].sha),
+    ]
+    assert found["builds"][0]["log"] == "cc\nok"
+
+
+def test_pairs_carry_medians_and_admission(client: TestClient, history: Any) -> None:
+    pairs = client.get(f"{API}/measurements/{history.measurement.id}/pairs").json()["pairs"]
+    assert [(pair["index"], pair["order"]) for pair in pairs] == [(0, "AB"), (1, "BA"), (2, "AB")]
+    for pair in pairs:
+        backward, forward = pair["cases"]
+        assert (backward["case"], forward["case"]) == ("cpu/backward/self", "cpu/forward/self")
+        assert forward["before_ms"] == pytest.approx(2.002)
+        assert forward["after_ms"] == pytest.approx(2.202)
+        assert forward["log_ratio"] == pytest.approx(math.log(2.202 / 2.002))
+        assert forward["admitted"] is (pair["index"] != 1)
+        assert forward["reasons"] == (["steal"] if pair["index"] == 1 else [])
+
+
+def test_pairs_of_a_measurement_at_work(client: TestClient, database: Database, history: Any) -> None:
+    with database.transaction() as session:
+        for verdict in session.query(Verdict).filter(Verdict.measurement_id == history.measurement.id):
+            session.delete(verdict)
+        payload = {"pair": 0, "order": "AB", "admitted": {"cpu/forward/self": False}}
+        session.add(
+            JobEvent(job_id=history.job.id, measurement_id=history.measurement.id, kind="pair", payload=payload)
+        )
+    pairs = client.get(f"{API}/measurements/{history.measurement.id}/pairs").json()["pairs"]
+    admitted = [[case["admitted"] for case in pair["cases"]] for pair in pairs]
+    assert admitted == [[None, False], [None, None], [None, None]]
+
+
+def test_only_the_last_attempt_counts(client: TestClient, database: Database, history: Any) -> None:
+    with database.transaction() as session:
+        session.get_one(Measurement, history.measurement.id).attempt = 2
+        history._session = session
+        for arm in "AB":
+            history._run(0, "AB", arm, attempt=2, scale=3.0)
+        history._run(1, "BA", "B", attempt=2, scale=3.0)  # half a pair
+    pairs = client.get(f"{API}/measurements/{history.measurement.id}/pairs").json()["pairs"]
+    assert [pair["index"] for pair in pairs] == [0, 1]
+    assert pairs[0]["cases"][1]["before_ms"] == pytest.approx(6.002)
+    assert pairs[1]["cases"][1]["before_ms"] is None
+    assert pairs[1]["cases"][1]["log_ratio"] is None
+    job = client.get(f"{API}/jobs/{history.job.id}").json()
+    assert job["measurements"][0]["progress"] == {"pairs_done": 1, "budget": 12}
+    assert client.get(f"{API}/measurements/{history.measurement.id}").json()["pairs_done"] == 1
+
+
+def test_raw_samples(client: TestClient, history: Any) -> None:
+    path = f"{API}/measurements/{history.measurement.id}/samples"
+    found = client.get(path, params={"case": "cpu/forward/self"}).json()
+    assert len(found["blocks"]) == 6
+    first = found["blocks"][0]
+    assert (first["pair"], first["arm"], first["order"], first["unit"]) == (0, "A", "AB", "ms")
+    assert first["samples"] == pytest.approx([2.0, 2.001, 2.002, 2.003, 2.004])
+    assert client.get(path, params={"case": "nothing"}).json()["code"] == "unknown_case"
+    for query in ("", "case=", "case=%00", "case=a&metric=speed", "case=a&unknown=1", "case=" + "x" * 300):
+        assert client.get(f"{path}?{query}").status_code == 422, query
+
+
+def test_measurements_that_do_not_exist(client: TestClient) -> None:
+    for path in ("", "/pairs", "/samples?case=a"):
+        response = client.get(f"{API}/measurements/{uuid4()}{path}")
+        assert (response.status_code, response.json()["code"]) == (404, "unknown_measurement")
+        assert client.get(f"{API}/measurements/zero{path}").status_code == 422
+
+
+def test_the_verdict_table_of_a_job(client: TestClient, history: Any) -> None:
+    found = client.get(f"{API}/jobs/{history.job.id}/verdicts").json()
+    assert found["state"] == "done"
+    assert [row["case"] for row in found["rows"]] == ["cpu/backward/self", "cpu/forward/self"]
+    row = found["rows"][1]
+    assert (row["verdict"], row["effect"], row["unit"]) == ("regressed", 0.1, "ms")
+    assert row["group"] == "cpu.forward"
+    assert row["reasons"] == [{"code": "beyond_margin", "detail": "slower than the margin allows"}]
+    assert row["measurement_id"] == str(history.measurement.id)
+    assert row["series_id"] == str(history.series[0].id)
+
+
+def test_verdicts_over_jobs(client: TestClient, history: Any) -> None:
+    everything = client.get(f"{API}/verdicts").json()
+    assert [one["verdict"] for one in everything["items"]] == ["regressed", "regressed", "unchanged"]
+    assert everything["items"][2]["commit"] == history.commits[1].sha
+    assert everything["items"][2]["subject"] == "subject 1 <b>"
+
+    def ids(**query: Any) -> list[str]:
+        return [one["id"] for one in client.get(f"{API}/verdicts", params=query).json()["items"]]
+
+    every = ids()
+    assert ids(verdict="unchanged") == every[2:]
+    assert ids(case="cpu/forward/self") == every[1:]
+    assert ids(commit=history.commits[2].sha[:7]) == every[:2]
+    assert ids(device_class="gpu:NVIDIA H200") == ids(repository="other") == []
+    first = client.get(f"{API}/verdicts", params={"limit": 2}).json()
+    assert [one["id"] for one in first["items"]] == every[:2]
+    assert ids(limit=2, cursor=first["next_cursor"]) == every[2:]
+    for query in ("verdict=NO!", "case=%00", "device_class=%00", "limit=1e3", "unknown=1"):
+        assert client.get(f"{API}/verdicts?{query}").status_code == 422, query
+
+
+def test_comparing_two_commits(client: TestClient, history: Any) -> None:
+    def compare(base: str, head: str) -> Any:
+        return client.get(f"{API}/compare", params={"repository": "kernels", "base": base, "head": head})
+
+    found = compare(history.commits[1].sha[:9], "main").json()
+    assert found["base"]["sha"] == history.commits[1].sha
+    assert found["head"]["subject"] == "subject 2 <b>"
+    assert found["job_ids"] == [str(history.job.id)]
+    assert [row["verdict"] for row in found["rows"]] == ["regressed", "regressed"]
+    assert compare(history.commits[0].sha, "main").json()["rows"] == []  # never measured against each other
+    assert compare("nowhere", "main").status_code == 404
+    assert compare("-x", "main").status_code == 422
+    assert compare("blob", "main").json()["code"] == "not_a_commit"
+    assert client.get(f"{API}/compare?repository=other&base=a&head=b").json()["code"] == "unknown_repository"
+    assert client.get(f"{API}/compare?repository=kernels&base=main").status_code == 422
+
+
+def test_comparing_commits_that_the_repository_has_dropped(
+    client: TestClient, database: Database, history: Any, tmp_path: Any
+) -> None:
+    with database.transaction() as session:
+        session.get_one(type(history.repository), history.repository.id).url = str(tmp_path / "gone")
+    base, head = history.commits[1].sha, history.commits[2].sha[:12].upper()
+    found = client.get(f"{API}/compare", params={"repository": "kernels", "base": base, "head": head})
+    assert len(found.json()["rows"]) == 2
+    assert client.get(f"{API}/compare?repository=kernels&base=main&head={head}").status_code == 404
+
+
+def test_a_second_measurement_replaces_the_first_in_a_comparison(
+    client: TestClient, database: Database, history: Any
+) -> None:
+    with database.transaction() as session:
+        history._session = session
+        job, measurement = history._measurement(history.commits[2], history.commits[1], history.job.state)
+        history._judge(measurement, history.case_rows[0], "unchanged", 0.0)
+        job_id = str(job.id)
+    params = {"repository": "kernels", "base": history.commits[1].sha, "head": history.commits[2].sha}
+    found = client.get(f"{API}/compare", params=params).json()
+    assert [row["verdict"] for row in found["rows"]] == ["regressed", "unchanged"]
+    assert found["job_ids"] == [job_id, str(history.job.id)]
+
+
+def test_series(client: TestClient, history: Any) -> None:
+    found = client.get(f"{API}/series").json()
+    assert [one["case"] for one in found["items"]] == ["cpu/backward/self", "cpu/forward/self"]
+    assert [one["points"] for one in found["items"]] == [2, 4]
+    assert found["items"][1]["last_at"] is not None
+    assert client.get(f"{API}/series/{history.series[0].id}").json() == found["items"][1]
+    first = client.get(f"{API}/series", params={"limit": 1}).json()
+    second = client.get(f"{API}/series", params={"limit": 1, "cursor": first["next_cursor"]}).json()
+    assert first["items"] + second["items"] == found["items"]
+    assert second["next_cursor"] is None
+    for query in ({"case": "nothing"}, {"repository": "other"}, {"device_class": "gpu:none"}):
+        assert client.get(f"{API}/series", params=query).json()["items"] == []
+    assert client.get(f"{API}/series?cursor=WyJhIiwiYiJd").status_code == 422
+    assert client.get(f"{API}/series/{uuid4()}").json()["code"] == "unknown_series"
+    assert client.get(f"{API}/series/{uuid4()}/points").status_code == 404
+
+
+def test_points_and_their_etag(client: TestClient, database: Database, history: Any) -> None:
+    path = f"{API}/series/{history.series[0].id}/points"
+    response = client.get(path)
+    found = response.json()
+    assert found["unit"] == found["series"]["unit"] == "ms"
+    shas = [commit.sha for commit in history.commits]
+    assert [(point["commit"], point["arm"]) for point in found["points"]] == [
+        (shas[0], "A"),
+        (shas[1], "B"),
+        (shas[1], "A"),
+        (shas[2], "B"),
+    ]
+    assert [point["verdict"] for point in found["points"]] == [None, "unchanged", None, "regressed"]
+    assert found["points"][3]["effect"] == 0.1
+    assert found["points"][3]["job_id"] == str(history.job.id)
+    etag = response.headers["etag"]
+    for sent in (etag, f'"other", {etag}'):
+        again = client.get(path, headers={"If-None-Match": sent})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    with database.transaction() as session:
+        point = session.get_one(Point, session.query(Point.id).filter(Point.arm == "B").first()[0])
+        point.value = 99.0  # corrected in place
+    changed = client.get(path, headers={"If-None-Match": etag})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+
+
+def test_the_overview(client: TestClient, database: Database, history: Any) -> None:
+    rows = client.get(f"{API}/overview").json()["rows"]
+    assert [row["case"] for row in rows] == ["cpu/backward/self", "cpu/forward/self"]
+    row = rows[1]
+    assert row["sparkline"] == pytest.approx([2.0, 2.2, 2.0, 2.2])
+    assert row["last_value"] == pytest.approx(2.2)
+    assert (row["last_verdict"], row["last_effect"]) == ("regressed", 0.1)
+    assert row["last_commit"] == history.commits[2].sha
+    assert row["last_subject"] == "subject 2 <b>"
+    assert UUID(row["last_job_id"]) == history.job.id
+    assert client.get(f"{API}/overview?repository=other").json() == {"rows": []}
+    with database.transaction() as session:
+        for point in session.query(Point).filter(Point.measurement_id == history.measurement.id, Point.arm == "B"):
+            point.status = "throttled"
+    row = client.get(f"{API}/overview").json()["rows"][1]
+    assert row["sparkline"] == pytest.approx([2.0, 2.2, 2.0])
+    assert row["last_value"] == pytest.approx(2.0)
+
+
+def test_an_empty_service_has_empty_lists(client: TestClient) -> None:
+    for path in ("repositories", "jobs", "verdicts", "series", "devices", "workers"):
+        assert client.get(f"{API}/{path}").json()["items"] == []
+    assert client.get(f"{API}/overview").json() == {"rows": []}

@@ -1,0 +1,140 @@
+"""Migrations on SQLite and on PostgreSQL: up, down, drift, at the same time, and beside the queue engine's tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, inspect, text
+
+from service import db, engine
+from service.models import Base
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database without any table."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'new.db'}"
+    url: str = request.getfixturevalue("make_postgres_database")()
+    return url
+
+
+@pytest.fixture
+def empty_engine(empty_url: str) -> Iterator[Engine]:
+    opened = db.make_engine(empty_url)
+    yield opened
+    opened.dispose()
+
+
+def own_tables(opened: Engine) -> set[str]:
+    return set(inspect(opened).get_table_names()) & set(Base.metadata.tables)
+
+
+def test_upgrade_makes_every_table_and_matches_the_models(empty_url: str, empty_engine: Engine) -> None:
+    db.upgrade(empty_url)
+    assert own_tables(empty_engine) == set(Base.metadata.tables)
+    assert db.check(empty_url) == []
+    database = db.Database(empty_url)
+    assert db.current_revision(database) == db.head_revision()
+    database.dispose()
+
+
+def test_upgrade_again_changes_nothing(empty_url: str) -> None:
+    db.upgrade(empty_url)
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []
+
+
+def test_downgrade_removes_every_table(empty_url: str, empty_engine: Engine) -> None:
+    db.upgrade(empty_url)
+    db.downgrade(empty_url, "base")
+    assert own_tables(empty_engine) == set()
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []
+
+
+def test_check_of_an_empty_database_says_what_to_do(empty_url: str) -> None:
+    problems = db.check(empty_url)
+    assert len(problems) == 1
+    assert "s2bench db upgrade" in problems[0]
+
+
+def test_check_names_drift(empty_url: str, empty_engine: Engine) -> None:
+    db.upgrade(empty_url)
+    with empty_engine.begin() as connection:
+        connection.execute(text("ALTER TABLE worker ADD COLUMN mood VARCHAR(10)"))
+        connection.execute(text("DROP INDEX ix_job_state"))
+    problems = " ".join(db.check(empty_url))
+    assert "mood" in problems
+    assert "ix_job_state" in problems
+
+
+def test_tables_of_the_queue_engine_are_not_seen_and_not_dropped(empty_url: str, empty_engine: Engine) -> None:
+    db.upgrade(empty_url)
+    engine.install(empty_url)
+    schema = "dbos" if empty_engine.dialect.name == "postgresql" else None
+    assert "workflow_status" in inspect(empty_engine).get_table_names(schema)
+    assert db.check(empty_url) == []
+    db.downgrade(empty_url, "base")
+    db.upgrade(empty_url)
+    assert "workflow_status" in inspect(empty_engine).get_table_names(schema)
+
+
+def test_the_queue_engine_may_come_first(empty_url: str) -> None:
+    db.upgrade(empty_url)
+    db.downgrade(empty_url, "base")
+    engine.install(empty_url)
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []
+
+
+def test_several_processes_may_upgrade_at_once(empty_url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(db.upgrade, empty_url) for _ in range(4)]:
+            done.result()
+    assert db.check(empty_url) == []
+
+
+def test_a_failing_migration_leaves_nothing_behind(empty_url: str, empty_engine: Engine) -> None:
+    with empty_engine.begin() as connection:
+        connection.execute(text("CREATE TABLE verdict (id INTEGER)"))  # the last one that the migration makes
+    with pytest.raises(Exception, match="already exists"):
+        db.upgrade(empty_url)
+    assert own_tables(empty_engine) == {"verdict"}
+    assert not inspect(empty_engine).has_table("alembic_version")
+
+
+def test_a_new_revision_is_numbered_and_imports_no_service_code(
+    empty_url: str, empty_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(db.MIGRATIONS, tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(db, "MIGRATIONS", tmp_path / "migrations")
+    db.upgrade(empty_url)
+    with empty_engine.begin() as connection:
+        connection.execute(text("DROP TABLE telemetry_block"))
+    db.new_revision(empty_url, "bring telemetry back")
+    written = (tmp_path / "migrations" / "versions" / "0002_bring_telemetry_back.py").read_text()
+    assert 'down_revision = "0001"' in written.replace("'", '"')
+    assert "import service" not in written
+    assert "from service" not in written
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []
+
+
+def test_versions_import_no_service_code() -> None:
+    for path in [*(db.MIGRATIONS / "versions").glob("*.py"), db.MIGRATIONS / "env.py"]:
+        source = path.read_text()
+        assert "import service" not in source, path
+        assert "from service" not in source, path
+
+
+def test_upgrade_makes_the_folder_of_a_sqlite_file_and_check_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "s2bench.db"
+    assert "s2bench db upgrade" in db.check(f"sqlite:///{path}")[0]
+    assert not path.parent.exists()
+    db.upgrade(f"sqlite:///{path}")
+    assert path.exists()
