@@ -47,13 +47,14 @@ NoSandbox = Annotated[
     bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes (recorded).")
 ]
 DEFAULT_SERVER = "http://127.0.0.1:8272"
+PIPE_WIDTH = 140
 
 
 def console() -> Console:
     """Return the console for people: standard error, so that standard output carries results alone."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
 
 
 def settings_for(data_dir: Path | None, **values: Any) -> Settings:
@@ -99,17 +100,18 @@ def demo(
 ) -> None:
     """Measure the newest kernel change of this source tree against its parent and show the verdicts."""
     from service.demo import DemoError, run_demo
-    from service.embedded import repository_root
+    from service.embedded import ServerError, repository_root
 
     settings = settings_for(data_dir)
     root = repository_root(Path(__file__).parent)
     if root is None:
         stop("the demo needs a git clone of s2bench installed with `pip install -e .`", Exit.USAGE)
+    interactive = sys.stdin.isatty() and sys.stderr.isatty() if stay is None else stay
     try:
-        interactive = sys.stdin.isatty() and sys.stderr.isatty() if stay is None else stay
-        raise typer.Exit(run_demo(root, settings.data_dir / "demo", console(), stay=interactive))
-    except (DemoError, RuntimeError) as error:
+        code = run_demo(root, settings.data_dir / "demo", console(), stay=interactive)
+    except (DemoError, ServerError) as error:
         stop(str(error), Exit.INFRASTRUCTURE)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -204,11 +206,9 @@ def status(
             print_json({"job": job, "rows": rows})
             return
         print_jobs([job])
-        from rich.console import Console
-
         from service.demo import show_result
 
-        show_result(Console(), client, job)
+        show_result(console(), client, job)
 
 
 @app.command()

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
+DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 BUSY_TIMEOUT_MS = 30_000
 # SQLite lets the commit that fills the log pay for emptying it: 40 ms for 10,000 pages on 2 cores, 2026-11-30. So that

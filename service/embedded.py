@@ -45,6 +45,10 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "service.cli", *arguments]
 
 
+class ServerError(Exception):
+    """A server that was started as a child does not run, in words."""
+
+
 class WorkerProcess:
     """A worker as a child process, started again when it ends unasked."""
 
@@ -99,16 +103,10 @@ def register_work_tree(settings: Settings, root: Path) -> None:
     from service.db import Database
     from service.repositories.service import register
 
-    branch = subprocess.run(
-        ["git", "-C", os.fspath(root), "symbolic-ref", "--short", "-q", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     database = Database(settings.database_url)
     try:
         with database.transaction() as session:
-            register(session, root.name, str(root), branch.stdout.strip() or "main")
+            register(session, root.name, str(root), default_branch(root))
     finally:
         database.dispose()
 
@@ -165,7 +163,7 @@ def running_server(arguments: Sequence[str], port: int, log_path: Path) -> Itera
 
     Raises
     ------
-    RuntimeError
+    ServerError
         When the server ends or does not answer within 60 s; names the log.
     """
     url = f"http://127.0.0.1:{port}"
@@ -185,17 +183,31 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Pat
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}; its log is {log_path}")
+            raise ServerError(f"the server ended with {process.returncode}; its log is {log_path}")
         with contextlib.suppress(httpx2.HTTPError):
             if httpx2.get(f"{url}/healthz", timeout=5).is_success:
                 return
         time.sleep(0.2)
-    raise RuntimeError(f"the server does not answer at {url} after {timeout_s:g} s; its log is {log_path}")
+    raise ServerError(f"the server does not answer at {url} after {timeout_s:g} s; its log is {log_path}")
 
 
 def repository_root(path: Path) -> Path | None:
     """Return the top of the git work tree that holds `path`, or None."""
-    result = subprocess.run(
-        ["git", "-C", os.fspath(path), "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False
-    )
-    return Path(result.stdout.strip()) if result.returncode == 0 else None
+    top = _git(path, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def default_branch(root: Path) -> str:
+    """Return the branch that the remote calls its default, else main or master, else the one checked out."""
+    remote = _git(root, "symbolic-ref", "--short", "--quiet", "refs/remotes/origin/HEAD").removeprefix("origin/")
+    current = _git(root, "symbolic-ref", "--short", "--quiet", "HEAD")
+    for name in (remote, "main", "master", current):
+        if name and _git(root, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}"):
+            return name
+    return "main"
+
+
+def _git(path: Path, *arguments: str) -> str:
+    """Run git in a folder and return what it printed, nothing when it failed."""
+    result = subprocess.run(["git", "-C", os.fspath(path), *arguments], capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else ""

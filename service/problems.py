@@ -11,10 +11,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
+from service.db import DATABASE_AWAY
 from service.errors import FieldError, InvalidInput, ServiceError, Unavailable, shown
 from service.logs import logger
 
@@ -27,7 +26,6 @@ _DETAILS = {
     405: "this path does not take that method: /api/v1/openapi.json lists what there is",
 }
 _JSON_OBJECT = "a JSON object (Content-Type: application/json)"
-_DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 _PHRASE = re.compile(r"^(Value error, |Input should be )")
 
 
@@ -124,5 +122,5 @@ def _answer_of_status(error: HTTPException) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Make an application answer every error as a problem."""
-    for kind in (ServiceError, RequestValidationError, HTTPException, *_DATABASE_AWAY):
+    for kind in (ServiceError, RequestValidationError, HTTPException, *DATABASE_AWAY):
         app.add_exception_handler(kind, _handle)

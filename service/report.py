@@ -125,7 +125,8 @@ def terminal_table(rows: Sequence[Row], title: str | None = None) -> Table:
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in {"case", "verdict"} else "right")
+        is_text = heading in {"case", "verdict"}
+        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     for row in sort_by_severity(rows):
         style = STYLES.get(row["verdict"], "yellow")
         table.add_row(*(Text(cell) for cell in cells(row)[:-1]), Text(verdict_text(row), style=style))

@@ -1,6 +1,6 @@
 """Workers as processes that can be killed, a PostgreSQL server that can be stopped, and eyes on what is stored.
 
-tests/faults/conftest.py loads this file under the module name `fault_fixtures`; test files then import from it.
+pytest puts this folder on the module path (pyproject.toml): `from fault_fixtures import ...`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What tests of the worker share: fake commits in real git repositories, both ways to confine children, databases.
 
-A conftest.py loads this file under the module name `worker_fixtures`; test files then import from it by that name.
+pytest puts this folder on the module path (pyproject.toml): `from worker_fixtures import ...`.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class CaseRecord:
     Attributes
     ----------
     samples
-        Milliseconds per call: of the device on a GPU; of the CPU time that the call used on one thread, where what other
-        processes take is not the kernel's doing; by the wall clock on several threads.
+        Milliseconds per call: the device's on a GPU, CPU time on one thread of a CPU (what other processes take is not
+        the kernel's doing), the wall clock's on several threads.
     sample_start_s, sample_end_s
         When the call ran, on the clock of the telemetry.
     host_enqueue_ms

@@ -67,8 +67,8 @@ def measure_cpu(work: Iterable[tuple[Workload, CaseRecord]], clock: Clock, sampl
 
 
 def _sample_cpu(workload: Workload, record: CaseRecord, clock: Clock, index: int) -> None:
-    # On one thread the thread's CPU time: beside a busy neighbor the medians of eight processes scattered by 1.4 to 2.1 %,
-    # those of the wall clock by 2.1 to 6.3 % (quick suite, 2 vCPU AMD EPYC, 2026-11-30).
+    # On one thread its CPU time: beside a busy neighbor the medians of eight processes scattered by 1.4 to 2.1 %, those
+    # of the wall clock by 2.1 to 6.3 % (quick suite, 2 vCPU AMD EPYC, 2026-11-30).
     time_ns = time.thread_time_ns if workload.case.threads == 1 else time.perf_counter_ns
     calls = workload.case.calls_per_sample
     wall_start_ns = time.perf_counter_ns()

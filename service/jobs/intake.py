@@ -20,6 +20,7 @@ from uuid_utils.compat import uuid7
 
 from service.auth import Caller, Principal, authenticate, authorized, note_use
 from service.context import AppContext
+from service.db import DATABASE_AWAY
 from service.devices.service import served_classes
 from service.errors import Conflict, ServiceError
 from service.jobs import queries
@@ -144,7 +145,7 @@ def _prepare(context: AppContext, ticket: Ticket, finders: dict[str, CommitFinde
             finder = CommitFinder(context.refs, context.settings.data_dir, ticket.repository)
             finders[request.repository] = finder
         pinned = pin(finder, request.commit, request.baseline)
-    except ServiceError as error:
+    except Exception as error:  # of this ticket alone
         ticket.outcome = error
         return
     ticket.job = {
@@ -181,6 +182,8 @@ def _store(context: AppContext, tickets: Sequence[Ticket]) -> None:
                 ticket.job["devices"] = sorted(set(ticket.request.devices or served or DEFAULT_CLASSES))
                 ticket.measurements = [_measurement(ticket, name) for name in ticket.job["devices"]]
             _insert(context, session, new)
+    except DATABASE_AWAY:  # it would be away for each of them, and each would wait for it
+        raise
     except Exception as error:
         _store_apart(context, _open(tickets), error)
         return
@@ -201,10 +204,14 @@ def _store_apart(context: AppContext, tickets: Sequence[Ticket], error: Exceptio
 
 
 def _first_of_each_key(tickets: Sequence[Ticket]) -> list[Ticket]:
+    """Return one ticket per idempotency key and those without, in the order in which every process inserts keys.
+
+    Two that inserted the same keys in different orders would wait for each other.
+    """
     first: dict[str | Ticket, Ticket] = {}
     for ticket in tickets:
         first.setdefault(ticket.idempotency_key or ticket, ticket)
-    return list(first.values())
+    return sorted(first.values(), key=lambda ticket: ticket.idempotency_key or "")
 
 
 def _measurement(ticket: Ticket, device_class: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A server started as a user starts it: `s2bench up` on a repository of fake commits."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,17 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worker_fixtures import FakeRepository
 
 from service.embedded import free_port, running_server
-
-if "worker_fixtures" not in sys.modules:
-    spec = importlib.util.spec_from_file_location("worker_fixtures", Path(__file__).parents[2] / "worker_fixtures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["worker_fixtures"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["worker_fixtures"])
-
-from worker_fixtures import FakeRepository
 
 
 @dataclass(frozen=True)
