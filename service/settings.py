@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     log_requests: bool = False
 
     sandbox: Literal["required", "auto", "none"] = "required"
+    share_compiler_cache: bool = Field(
+        default=False, description="Let object code of one commit serve another: only where every commit is trusted"
+    )
     build_timeout_s: float = Field(default=900.0, gt=0)
     process_timeout_s: float = Field(default=300.0, gt=0)
     max_pairs: int = Field(default=48, ge=1, le=200, description="Pairs per measurement unless the job asks for fewer")

@@ -34,7 +34,9 @@ from pathlib import Path
 from service.settings import Settings
 from service.worker.pipeline import Pace
 from service.worker.supervisor import SupervisorOptions, run_worker
-settings = Settings(data_dir=Path({data_dir!r}), database_url={database_url!r}, sandbox={sandbox!r})
+settings = Settings(
+    data_dir=Path({data_dir!r}), database_url={database_url!r}, sandbox={sandbox!r}, share_compiler_cache=True
+)
 options = SupervisorOptions(
     name={name!r}, lock_dir=Path({lock_dir!r}), poll_s=0.1, heartbeat_s=0.2, dead_after_s={dead_after_s!r},
     busy_retry_s=0.1, pace=Pace(cancel_poll_s=0.05, retry_s=0.05, rest_s=0.01),

@@ -100,7 +100,7 @@ def confined() -> Sandbox:
 
 def make_host(folder: Path, sandbox: Sandbox, **limits: Any) -> Host:
     """Return this machine as a host with its data in `folder`."""
-    return Host(folder, sandbox, Limits(**limits))
+    return Host(folder, sandbox, Limits(**limits), share_compiler_cache=True)
 
 
 def postgres_url() -> str:
@@ -231,7 +231,9 @@ class RunningWorker:
 
     def __init__(self, database: Database, folder: Path, **options: Any) -> None:
         limits = {name: options.pop(name) for name in ("build_timeout_s", "process_timeout_s") if name in options}
-        settings = Settings(data_dir=folder / "data", database_url=database.url, sandbox="required", **limits)
+        # the compiler cache is where fake builds count themselves
+        shared = {"sandbox": "required", "share_compiler_cache": True} | limits
+        settings = Settings(data_dir=folder / "data", database_url=database.url, **shared)
         quick = {"lock_dir": folder, "poll_s": 0.1, "heartbeat_s": 0.2, "pace": QUICK}
         self.supervisor = Supervisor(settings, SupervisorOptions(**(quick | options)))
         self._thread = threading.Thread(target=self.supervisor.run, args=(["cpu"],))

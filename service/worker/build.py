@@ -156,7 +156,7 @@ def _read(folder: Path, *, reused: bool) -> BuildResult:
 
 
 def _compiler_cache(host: Host) -> Path | None:
-    if shutil.which("ccache") is None:
+    if not host.share_compiler_cache or shutil.which("ccache") is None:
         return None
     folder = host.data_dir / "ccache"
     folder.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,9 @@ def compare_commits(
     device = find_device(options.device, options.gpu_uuid)
     sandbox = choose_sandbox(options.sandbox, fall_back=True)
     data_dir = (options.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
-    run = _Run(options, Host(data_dir, sandbox, options.limits), device, progress or Silence())
+    run = _Run(
+        options, Host(data_dir, sandbox, options.limits, share_compiler_cache=True), device, progress or Silence()
+    )
     if sandbox.reason:
         run.progress.log(f"no sandbox: {sandbox.reason}")
     repository = options.repository.absolute()

@@ -31,11 +31,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Host:
-    """`cpus` are all that children may use; timed processes of CPU cases are pinned to `measuring_cpus`."""
+    """`cpus` are all that children may use; timed processes of CPU cases are pinned to `measuring_cpus`.
+
+    A compiler cache that builds of several commits may write lets one plant object code for another: it is shared
+    only on request.
+    """
 
     data_dir: Path
     sandbox: Sandbox
     limits: Limits = field(default_factory=Limits)
+    share_compiler_cache: bool = False
     cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
 
     @property

@@ -108,7 +108,8 @@ class Supervisor:
         devices = [lock.device for lock in locks]
         self.executor_id = self.executor_id or _executor_id(self._settings.data_dir, devices)
         limits = Limits(self._settings.build_timeout_s, self._settings.process_timeout_s)
-        host = Host(self._settings.data_dir, sandbox, limits)
+        share = self._settings.share_compiler_cache
+        host = Host(self._settings.data_dir, sandbox, limits, share_compiler_cache=share)
         database = Database(self._settings.database_url)
         worker_id, device_ids = self._register(database, devices, str(sandbox.mode))
         structlog.contextvars.bind_contextvars(worker=self.executor_id)

@@ -11,6 +11,7 @@ from service.worker.build import build, build_key
 from service.worker.checkout import Checkout, Mirror
 from service.worker.devices import MeasuringDevice, cpu
 from service.worker.errors import Canceled, JobError
+from service.worker.host import Host
 from service.worker.sandbox import Sandbox
 
 
@@ -31,6 +32,14 @@ def test_a_build_is_made_once_and_then_reused(repository: FakeRepository, tmp_pa
     assert second.reused
     assert (second.key, second.cache, second.log) == (first.key, first.cache, first.log)
     assert (host.data_dir / "ccache" / "fake_builds").read_text() == "normal\n"
+
+
+def test_no_commit_writes_object_code_for_another_unless_asked(
+    repository: FakeRepository, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    host = Host(tmp_path / "data", sandbox)
+    build(check_out(repository, host.data_dir, repository.commit("normal")), cpu(), host)
+    assert not (host.data_dir / "ccache").exists()
 
 
 def test_commits_with_the_same_sources_share_a_build(
