@@ -40,6 +40,8 @@ app.add_typer(db_app, name="db")
 app.add_typer(repository_app, name="repository")
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1 (S2BENCH_HOST).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 (S2BENCH_PORT).")]
 Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
 TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -76,8 +78,8 @@ def print_json(value: object) -> None:
 
 @app.command()
 def up(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8272,
+    host: Host = None,
+    port: Port = None,
     data_dir: DataDir = None,
     repository: Annotated[
         Path | None, typer.Option(help="Git work tree to register; default: the one around here.")
@@ -116,8 +118,8 @@ def demo(
 
 @app.command()
 def api(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8272,
+    host: Host = None,
+    port: Port = None,
     data_dir: DataDir = None,
 ) -> None:
     """Serve the HTTP API and the pages."""
@@ -394,7 +396,7 @@ def main() -> None:
         code = expected_exit(error)
         if code is None:
             raise
-        print(f"s2bench: {error}", file=sys.stderr)
+        print(f"s2bench: {in_words(error)}", file=sys.stderr)
         sys.exit(code)
 
 
@@ -417,6 +419,16 @@ def expected_exit(error: Exception) -> Exit | None:
     if isinstance(error, InvalidInput):
         return Exit.USAGE
     return Exit.INFRASTRUCTURE if isinstance(error, ServiceError | DBAPIError) else None
+
+
+def in_words(error: Exception) -> str:
+    """Return an expected error without the trimmings of the library that raised it."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors())
+    from_driver = getattr(error, "orig", None)
+    return f"database: {from_driver}" if from_driver is not None else str(error)
 
 
 if __name__ == "__main__":

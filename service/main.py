@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from service import db, logs, pages, problems
 from service.context import AppContext, Context, MeasurementQueue
 from service.devices.router import router as devices
-from service.errors import NotFound
+from service.errors import NotFound, Unavailable
 from service.jobs.events import EventFeed
 from service.jobs.intake import Intake
 from service.jobs.router import router as jobs
@@ -103,6 +103,9 @@ def serve(settings: Settings) -> None:
     import uvicorn
 
     logs.configure(settings.log_level, as_json=settings.log_json)
+    database = db.Database(settings.database_url)
+    require_current_schema(database)
+    database.dispose()
     app = create_app(settings)
     # What is loaded stays: without this a full collection walks all of it and holds every request for 50 to 150 ms.
     gc.collect()
@@ -132,7 +135,8 @@ def require_current_schema(database: db.Database) -> None:
     """Raise when the database is not at the newest schema: every request would fail in its own way."""
     current, newest = db.current_revision(database), db.head_revision()
     if current != newest:
-        raise RuntimeError(f"database: got schema {current or 'none'}, expected {newest}: run `s2bench db upgrade`")
+        message = f"database: got schema {current or 'none'}, expected {newest}: run `s2bench db upgrade`"
+        raise Unavailable("schema_outdated", message)
 
 
 def _add_routes(app: FastAPI, settings: Settings) -> None:

@@ -122,6 +122,23 @@ def test_administration(command_line, tmp_path):
     assert command_line("token", "create", "ci", "--scope", "root", "--data-dir", fresh).code == 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ({}, 3, "run `s2bench db upgrade`"),
+        ({"S2BENCH_PORT": "99999"}, 2, "port"),
+        ({"S2BENCH_DATABASE_URL": "mysql://x"}, 2, "expected a SQLite file or PostgreSQL"),
+        ({"S2BENCH_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, 3, "database"),
+    ],
+)
+def test_an_api_that_cannot_run_says_why_in_a_line(tmp_path, settings, code, words):
+    environment = os.environ | {"S2BENCH_DATA_DIR": str(tmp_path)} | settings
+    result = subprocess.run(command("api"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_doctor_names_what_it_finds(command_line):
     checks = {check["name"]: check for check in command_line("doctor", "--json").json()}
     assert {"torch", "git", "g++", "sandbox", "data directory", "database"} <= checks.keys()
