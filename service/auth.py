@@ -69,6 +69,20 @@ def create_token(session: Session, name: str, scopes: Iterable[str]) -> str:
     return secret
 
 
+def list_tokens(session: Session) -> list[Token]:
+    """Return every token, oldest first."""
+    return list(session.scalars(select(Token).order_by(Token.id)))
+
+
+def revoke_token(session: Session, token_id: UUID) -> Token:
+    """Revoke a token; one that is revoked already keeps its date."""
+    token = session.get(Token, token_id)
+    if token is None:
+        raise InvalidInput.of("unknown_token", "token_id", str(token_id), "the id of a token (`s2bench token list`)")
+    token.revoked_at = token.revoked_at or utc_now()
+    return token
+
+
 @dataclass(frozen=True)
 class Caller:
     """What a request says of its sender: the token it carries, and whether it was made on this machine."""

@@ -7,23 +7,22 @@ and `--help` answers at once.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
+from service.administration import db_app, repository_app, token_app
+from service.command_options import AsJson, DataDir, print_json, settings_for, stop
 from service.report import Exit, failure_exit_code, markdown_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from service.client import Client
-    from service.settings import Settings
 
 app = typer.Typer(
     name="s2bench",
@@ -32,19 +31,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-token_app = typer.Typer(help="Access tokens of the HTTP API.", no_args_is_help=True)
-db_app = typer.Typer(help="The database schema.", no_args_is_help=True)
-repository_app = typer.Typer(help="Repositories whose commits may be measured.", no_args_is_help=True)
 app.add_typer(token_app, name="token")
 app.add_typer(db_app, name="db")
 app.add_typer(repository_app, name="repository")
 
-DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1 (S2BENCH_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 (S2BENCH_PORT).")]
 Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
 TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 NoSandbox = Annotated[
     bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes (recorded).")
 ]
@@ -57,20 +51,6 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
-
-
-def settings_for(data_dir: Path | None, **values: Any) -> Settings:
-    """Return the settings of this process; the data directory also reaches child processes by the environment."""
-    from service.settings import Settings
-
-    if data_dir is not None:
-        os.environ["S2BENCH_DATA_DIR"] = str(data_dir.resolve())
-    return Settings(**{name: value for name, value in values.items() if value is not None})
-
-
-def print_json(value: object) -> None:
-    """Print a value as JSON on standard output."""
-    print(json.dumps(value, indent=2, default=str))
 
 
 # ---- running the service ---------------------------------------------------------------------------------------------
@@ -276,71 +256,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.OK if all(check.status != "bad" for check in checks) else Exit.INFRASTRUCTURE)
 
 
-# ---- administration --------------------------------------------------------------------------------------------------
-
-
-@db_app.command("upgrade")
-def db_upgrade(data_dir: DataDir = None) -> None:
-    """Bring the database to the newest schema; also makes the queue engine's own tables."""
-    from service.embedded import prepare_database
-
-    settings = settings_for(data_dir)
-    prepare_database(settings)
-    print(f"{settings.public_database_url}: up to date")
-
-
-@db_app.command("check")
-def db_check(data_dir: DataDir = None) -> None:
-    """Say whether the database is at the newest schema and matches the models."""
-    from service import db
-
-    settings = settings_for(data_dir)
-    problems = db.check(settings.database_url)
-    for problem in problems:
-        print(problem)
-    if problems:
-        raise typer.Exit(Exit.INFRASTRUCTURE)
-    print(f"{settings.public_database_url}: up to date, no drift")
-
-
-@token_app.command("create")
-def token_create(
-    name: Annotated[str, typer.Argument(help="Whose token this is.")],
-    scope: Annotated[list[str] | None, typer.Option(help="submit, worker or admin; may be repeated.")] = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Create an access token and print it; it is shown this once, only its hash is stored."""
-    from service.auth import create_token
-    from service.db import Database
-
-    with Database(settings_for(data_dir).database_url).transaction() as session:
-        secret = create_token(session, name, scope or ["submit"])
-    print(secret)
-
-
-@repository_app.command("add")
-def repository_add(
-    name: Annotated[str, typer.Argument(help="Name that jobs use.")],
-    url: Annotated[str, typer.Argument(help="Path or URL to fetch from.")],
-    default_branch: Annotated[str, typer.Option(help="Branch of the baseline `auto`.")] = "main",
-    data_dir: DataDir = None,
-) -> None:
-    """Register a repository, or change its URL and default branch."""
-    from service.db import Database
-    from service.repositories.service import register
-
-    with Database(settings_for(data_dir).database_url).transaction() as session:
-        register(session, name, url, default_branch)
-    print(f"{name}: {url}")
-
-
 # ---- pieces ----------------------------------------------------------------------------------------------------------
-
-
-def stop(message: str, code: Exit) -> NoReturn:
-    """Print one line on standard error and exit."""
-    print(f"s2bench: {message}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 @contextlib.contextmanager

@@ -120,6 +120,11 @@ def test_administration(command_line, tmp_path):
     assert len(secret) >= 43
     assert secret.encode() not in (tmp_path / "fresh" / "s2bench.db").read_bytes()
     assert command_line("token", "create", "ci", "--scope", "root", "--data-dir", fresh).code == 2
+    (listed,) = command_line("token", "list", "--json", "--data-dir", fresh).json()
+    assert (listed["name"], listed["scopes"], listed["revoked_at"]) == ("ci", ["submit"], None)
+    assert command_line("token", "revoke", listed["id"], "--data-dir", fresh).out == "ci: revoked\n"
+    assert "revoked" in command_line("token", "list", "--data-dir", fresh).out
+    assert command_line("token", "revoke", str(uuid4()), "--data-dir", fresh).code == 2
 
 
 @pytest.mark.parametrize(

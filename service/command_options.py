@@ -1,0 +1,39 @@
+"""What commands share: options, settings, JSON on standard output, ending with one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from service.report import Exit
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+def settings_for(data_dir: Path | None, **values: Any) -> Settings:
+    """Return the settings of this process; the data directory also reaches child processes by the environment."""
+    from service.settings import Settings
+
+    if data_dir is not None:
+        os.environ["S2BENCH_DATA_DIR"] = str(data_dir.resolve())
+    return Settings(**{name: value for name, value in values.items() if value is not None})
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON on standard output."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def stop(message: str, code: Exit) -> NoReturn:
+    """Print one line on standard error and exit."""
+    print(f"s2bench: {message}", file=sys.stderr)
+    raise typer.Exit(code)
