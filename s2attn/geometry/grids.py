@@ -99,7 +99,7 @@ class GridPair:
         for argument, grid in (("grid_in", self.grid_in), ("grid_out", self.grid_out)):
             check_grid(argument, grid)
         for name, grid in (("in_shape", self.grid_in), ("out_shape", self.grid_out)):
-            object.__setattr__(self, name, _checked_shape(name, getattr(self, name), grid))
+            object.__setattr__(self, name, checked_shape(name, getattr(self, name), grid))
         nlon_in, nlon_out = self.in_shape[1], self.out_shape[1]
         if nlon_in % nlon_out and nlon_out % nlon_in:
             expected = f"a number of longitudes that divides or is a multiple of the {nlon_in} of in_shape"
@@ -186,7 +186,8 @@ def _symmetric(theta: FloatArray) -> FloatArray:
     return 0.5 * (theta + (math.pi - theta[::-1]))
 
 
-def _checked_shape(argument: str, shape: object, grid: str) -> tuple[int, int]:
+def checked_shape(argument: str, shape: object, grid: str) -> tuple[int, int]:
+    """Return a shape as two integers, or raise `InvalidProblem` naming ``argument`` when ``grid`` has no such shape."""
     if not isinstance(shape, tuple | list) or len(shape) != 2 or not all(_is_count(extent) for extent in shape):
         raise InvalidProblem(argument, shape, "two positive integers (nlat, nlon)")
     nlat, nlon = (int(extent) for extent in shape)

@@ -1,4 +1,5 @@
 import copy
+import inspect
 import io
 import math
 import warnings
@@ -42,10 +43,10 @@ def by_hand(built: NeighborhoodAttentionS2, *signals: torch.Tensor) -> torch.Ten
     "changes",
     [
         {},
-        {"qk_norm": True},
+        {"use_qknorm": True},
         {"bias": False},
         {"num_heads": 1, "k_channels": 6, "out_channels": 3},
-        {"num_heads": 3, "k_channels": 6, "out_channels": 9, "qk_norm": True, "bias": False},
+        {"num_heads": 3, "k_channels": 6, "out_channels": 9, "use_qknorm": True, "bias": False},
         {"scale": 0.3},
         {"scale": torch.tensor(0.7)},
         {"theta_cutoff": 1.1, "grid_in": "lobatto", "grid_out": "legendre-gauss"},
@@ -69,26 +70,53 @@ def test_cross_attention_between_grids(shapes: tuple[tuple[int, int], tuple[int,
     torch.testing.assert_close(built(query, key, key), by_hand(built, query, key, key), rtol=1e-5, atol=1e-5)
 
 
-def test_parameters_have_the_public_names_and_shapes() -> None:
-    built = layer(k_channels=6, out_channels=8, qk_norm=True)
-    assert {name: tuple(p.shape) for name, p in built.state_dict().items()} == {
-        "q_weights": (6, 4, 1, 1),
-        "k_weights": (6, 4, 1, 1),
-        "v_weights": (8, 4, 1, 1),
-        "proj_weights": (8, 8, 1, 1),
-        "q_bias": (6,),
-        "k_bias": (6,),
-        "v_bias": (8,),
-        "proj_bias": (8,),
-        "q_norm_weights": (3,),
-        "k_norm_weights": (3,),
-    }
+def test_constructor_arguments_are_the_public_ones_and_a_backend() -> None:
+    assert list(inspect.signature(NeighborhoodAttentionS2).parameters) == [
+        "in_channels",
+        "in_shape",
+        "out_shape",
+        "grid_in",
+        "grid_out",
+        "num_heads",
+        "scale",
+        "use_qknorm",
+        "bias",
+        "theta_cutoff",
+        "k_channels",
+        "out_channels",
+        "optimized_kernel",
+        "backend",
+    ]
+
+
+def test_parameters_have_the_public_names_shapes_and_order() -> None:
+    built = layer(k_channels=6, out_channels=8, use_qknorm=True, scale=nn.Parameter(torch.tensor(0.5)))
+    assert [(name, tuple(p.shape)) for name, p in built.state_dict().items()] == [
+        ("q_weights", (6, 4, 1, 1)),
+        ("k_weights", (6, 4, 1, 1)),
+        ("v_weights", (8, 4, 1, 1)),
+        ("proj_weights", (8, 8, 1, 1)),
+        ("scale", ()),
+        ("q_bias", (6,)),
+        ("k_bias", (6,)),
+        ("v_bias", (8,)),
+        ("proj_bias", (8,)),
+        ("q_norm_weights", (3,)),
+        ("k_norm_weights", (3,)),
+    ]
     assert set(layer(bias=False).state_dict()) == {"q_weights", "k_weights", "v_weights", "proj_weights"}
+
+
+def test_without_optimized_kernels_the_reference_runs() -> None:
+    assert layer(backend="auto", optimized_kernel=False).backend == "reference"
+    assert layer(backend="auto", optimized_kernel=True).backend == "auto"
+    with pytest.raises(InvalidProblem, match=r"^optimized_kernel: got False, expected True, or no backend='cpu'"):
+        layer(backend="cpu", optimized_kernel=False)
 
 
 def test_initial_values() -> None:
     torch.manual_seed(0)
-    built = NeighborhoodAttentionS2(64, (6, 12), (6, 12), num_heads=4, k_channels=32, out_channels=48, qk_norm=True)
+    built = NeighborhoodAttentionS2(64, (6, 12), (6, 12), num_heads=4, k_channels=32, out_channels=48, use_qknorm=True)
     bounds = {"q_weights": 6 / 96, "k_weights": 6 / 96, "v_weights": 6 / 112, "proj_weights": 6 / 96}
     for name, variance_bound in bounds.items():
         weights, bound = getattr(built, name).detach(), math.sqrt(variance_bound)
@@ -101,7 +129,7 @@ def test_initial_values() -> None:
 
 
 def test_every_parameter_gets_a_gradient() -> None:
-    built = layer(qk_norm=True, scale=nn.Parameter(torch.tensor(0.5)))
+    built = layer(use_qknorm=True, scale=nn.Parameter(torch.tensor(0.5)))
     x = torch.randn(1, 4, 6, 12, requires_grad=True)
     built(x).square().sum().backward()
     assert dict(built.named_parameters())["scale"] is built.scale
@@ -112,7 +140,7 @@ def test_every_parameter_gets_a_gradient() -> None:
 
 
 def test_kernels_and_reference_agree() -> None:
-    built = layer(in_shape=(5, 4), out_shape=(9, 12), qk_norm=True)
+    built = layer(in_shape=(5, 4), out_shape=(9, 12), use_qknorm=True)
     query, key = torch.randn(2, 4, 9, 12), torch.randn(2, 4, 5, 4)
     expected = built(query, key, key)
     built.backend = "auto"
@@ -123,7 +151,7 @@ def test_kernels_and_reference_agree() -> None:
 def test_compiles_without_a_graph_break(out_shape: tuple[int, int]) -> None:
     torch._dynamo.reset()
     # a cutoff of its own, so that tracing meets a neighborhood whose tensors nobody has made yet
-    built = layer(in_shape=(5, 10), out_shape=out_shape, theta_cutoff=0.777, qk_norm=True, backend="auto")
+    built = layer(in_shape=(5, 10), out_shape=out_shape, theta_cutoff=0.777, use_qknorm=True, backend="auto")
     query, key = torch.randn(1, 4, *out_shape, requires_grad=True), torch.randn(1, 4, 5, 10)
     traced = torch.compile(built, fullgraph=True, backend="aot_eager")(query, key, key)
     (found,) = torch.autograd.grad(traced.sum(), query)
@@ -145,7 +173,7 @@ def test_double_precision_runs_on_the_reference() -> None:
 
 
 def test_autocast_lowers_the_layer_as_a_whole() -> None:
-    built = layer(qk_norm=True)
+    built = layer(use_qknorm=True)
     x = torch.randn(1, 4, 6, 12)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = built(x)
@@ -190,10 +218,10 @@ def test_empty_neighborhoods_warn_once_and_yield_the_output_bias() -> None:
     [
         ("in_channels", {"in_channels": 0}),
         ("in_channels", {"in_channels": 4.0}),
-        ("heads", {"num_heads": 0}),
-        ("channels_in", {"num_heads": 3}),
-        ("channels_in", {"k_channels": 5}),
-        ("channels_out", {"out_channels": 7}),
+        ("num_heads", {"num_heads": 0}),
+        ("k_channels", {"num_heads": 3}),
+        ("k_channels", {"k_channels": 5}),
+        ("out_channels", {"out_channels": 7}),
         ("in_shape", {"in_shape": (1, 12)}),
         ("out_shape", {"out_shape": (6, 7)}),
         ("grid_in", {"grid_in": "healpix"}),
@@ -222,7 +250,7 @@ def test_bad_arguments_are_named(argument: str, changes: dict) -> None:
         ("key", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 12, 6), torch.zeros(2, 4, 6, 12))),
         ("value", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12), torch.zeros(2, 3, 6, 12))),
         ("value", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12, dtype=torch.half))),
-        ("k", (torch.zeros(2, 4, 6, 12), torch.zeros(1, 4, 6, 12), torch.zeros(1, 4, 6, 12))),
+        ("key", (torch.zeros(2, 4, 6, 12), torch.zeros(1, 4, 6, 12), torch.zeros(1, 4, 6, 12))),
     ],
 )
 def test_bad_signals_are_named(argument: str, signals: tuple[torch.Tensor, ...]) -> None:

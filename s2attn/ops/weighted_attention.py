@@ -1,0 +1,105 @@
+r"""Global attention with a weight per key, in the fused kernels of ``scaled_dot_product_attention``.
+
+.. math:: y_o = \sum_i w_i e^{q_o \cdot k_i} v_i \, / \, \sum_i w_i e^{q_o \cdot k_i}
+
+The weight is a bias of the score, log w_i. As a float ``attn_mask`` it would cost the fused kernels (FlashAttention
+takes no mask), so it rides in the inner product instead: q gets the channels (1, 1, 1, 1) and k the channels
+(a, b, c, d) with a + b + c + d = log(w_i / max w); then
+
+    [q, 1, 1, 1, 1] . [k, a, b, c, d] = q . k + log w_i - log max w
+
+and the constant cancels in the softmax. The scale of the scores must not reach these channels, so q comes with the
+scale in it and the kernel is told 1.
+
+Precision (derived here). Let L = |log(w_i / max w)|: 6.3 at the poles of the 1 degree equiangular grid, 7.7 at a
+quarter degree. A single channel in bfloat16 would be wrong by up to 2^-9 L, 1 to 2 % of the weight. So L is split into
+pieces of 8 significant bits, each the rounding of what the ones before it left over: a, b and c are exact in bfloat16,
+float32 and TF32 (in float16 too, except that c ends at its subnormal spacing of 2^-24), and leave less than 2^-25 L, no
+more than a float32 mask would. d is the rest, in float32, for inputs of float64. Products with 1 are exact and the
+kernels sum in float32, so the weights enter no less exactly than the scores themselves.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+PIECES = 4
+# channels per head are padded to a multiple: what the fused kernels of every dtype and device accept
+_ALIGNMENT = 8
+
+
+def log_weight_channels(weights: torch.Tensor) -> torch.Tensor:
+    """Split the logarithms of positive weights, relative to the largest, into channels of few bits.
+
+    Parameters
+    ----------
+    weights : torch.Tensor
+        float64 [n], positive.
+
+    Returns
+    -------
+    torch.Tensor
+        float32 [n, 4]; the sum over the channels, in float64, is log(w / max w) within 2^-48 of it. The first three are
+        exact in bfloat16 and in float16.
+    """
+    rest = (weights / weights.max()).log()
+    pieces = []
+    for dtype in (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32):
+        piece = rest.to(dtype)
+        pieces.append(piece.float())
+        rest = rest - piece.double()
+    return torch.stack(pieces, dim=-1)
+
+
+def weighted_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, channels: torch.Tensor, *, heads: int, drop_rate: float = 0.0
+) -> torch.Tensor:
+    """Attention of every query over all keys, each key weighted by its latitude.
+
+    Parameters
+    ----------
+    q : torch.Tensor
+        [B, nlat_out, nlon_out, heads * C]; the scale is already in it.
+    k, v : torch.Tensor
+        [B, nlat_in, nlon_in, heads * C] and [B, nlat_in, nlon_in, heads * Cv], dtype and device of q.
+    channels : torch.Tensor
+        [nlat_in, 4] from `log_weight_channels`.
+    heads : int
+        Number of heads, packed in the channels.
+    drop_rate : float
+        Probability of dropping a weight of the softmax.
+
+    Returns
+    -------
+    torch.Tensor
+        [B, nlat_out, nlon_out, heads * Cv] in the dtype of q.
+
+    Notes
+    -----
+    The fused kernels want q, k and v equally wide: all three are padded with zeros to a common multiple of 8 channels.
+    On CUDA FlashAttention takes up to 256 of them; wider heads run in the memory-efficient kernel.
+    """
+    q, k, v = (x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) for x in (q, k, v))
+    c, cv = q.shape[-1], v.shape[-1]
+    width = -(-max(c + PIECES, cv) // _ALIGNMENT) * _ALIGNMENT
+    ones = functional.pad(q.new_ones(PIECES), (0, width - c - PIECES))
+    logs = functional.pad(channels.to(k.dtype), (0, width - c - PIECES))[:, None, None]
+    y = functional.scaled_dot_product_attention(
+        _by_head(_widened(q, ones)),
+        _by_head(_widened(k, logs)),
+        _by_head(functional.pad(v, (0, width - cv))),
+        dropout_p=drop_rate,
+        scale=1.0,
+    )
+    return y[..., :cv].transpose(1, 2).reshape(*q.shape[:3], heads * cv)
+
+
+def _widened(x: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
+    # contiguous: cat may take extents of 1 for another memory format, and the kernels need unit stride in the channels
+    return torch.cat((x, tail.expand(*x.shape[:-1], -1)), dim=-1).contiguous()
+
+
+def _by_head(x: torch.Tensor) -> torch.Tensor:
+    """[B, nlat, nlon, heads, C] -> [B, heads, nlat * nlon, C], a view."""
+    return x.flatten(1, 2).transpose(1, 2)
