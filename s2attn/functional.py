@@ -6,6 +6,7 @@ import torch
 
 from s2attn.errors import InvalidProblem
 from s2attn.geometry.neighborhood import Neighborhood
+from s2attn.ops.autocast import reconciled
 from s2attn.ops.reference import reference_attention
 from s2attn.problem import DTYPES, check_channels, check_positive
 
@@ -55,15 +56,18 @@ def neighborhood_attention(
 
     Notes
     -----
-    Tensors that are not contiguous are copied first. The quadrature-weighted softmax is that of Bonev et al.,
-    "Attention on the Sphere" (2025).
+    Tensors that are not contiguous are copied first. Under autocast q, k and v are cast to its dtype first, on a CPU to
+    float32, and y comes in that dtype; without autocast mixed dtypes are an error. The
+    quadrature-weighted softmax is that of Bonev et al., "Attention on the Sphere" (2025).
     """
+    q, k, v = reconciled(q.device.type, q, k, v)
     check_tensors(q, k, v, neighborhood, heads=heads)
     # here: at the top it would pull s2attn.build in before `python -m s2attn.build` runs it, which runpy warns about
     from s2attn.backends import choose
 
     if choose(q, backend) == "reference":
-        return reference_attention(q, k, v, neighborhood, heads=heads)[0]
+        with torch.autocast(q.device.type, enabled=False):  # it computes in float32 or float64, never below
+            return reference_attention(q, k, v, neighborhood, heads=heads)[0]
     y, _ = torch.ops.s2attn.neighborhood_attention(
         q.contiguous(), k.contiguous(), v.contiguous(), *neighborhood.tensors(q.device), heads
     )

@@ -1,4 +1,4 @@
-"""Loads the compiled operators ``torch.ops.s2attn.*`` and gives them shapes for tracing and gradients.
+"""Loads the compiled operators ``torch.ops.s2attn.*`` and gives them shapes for tracing, gradients and autocast.
 
 The schemas and their contract are in csrc/bindings.cpp. Nothing is loaded, let alone built, before `load` is called;
 `s2attn.backends.choose` does so for whoever goes through the public functions.
@@ -7,17 +7,21 @@ The schemas and their contract are in csrc/bindings.cpp. Nothing is loaded, let 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import torch
 
 from s2attn import build
 from s2attn.build import BuildRecord
+from s2attn.ops.autocast import cast
 from s2attn.tracing import constant_result
 
 FORWARD = "s2attn::neighborhood_attention"
 BACKWARD = "s2attn::neighborhood_attention_backward"
 
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+_autocast_library = torch.library.Library("s2attn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _loaded: dict[str, BuildRecord] = {}
 _loading = threading.Lock()
 
@@ -61,6 +65,10 @@ def _register() -> None:
     torch.library.register_fake(BACKWARD, _backward_fake)
     torch.library.register_autograd(FORWARD, _backward, setup_context=_save)
     torch.library.register_autograd(BACKWARD, _no_second_derivative)
+    # not torch.library.register_autocast: it would cast quad_weights too, and to a dtype fixed at registration
+    for device_type, key in _AUTOCAST_KEYS.items():
+        kernel = partial(_autocast, device_type)
+        _autocast_library.impl("neighborhood_attention", kernel, key)  # type: ignore[no-untyped-call]
 
 
 def _forward_fake(
@@ -74,6 +82,15 @@ def _forward_fake(
 def _backward_fake(dy: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
     needs = arguments[-1]
     return tuple(x.new_empty(x.shape if needed else (0,)) for x, needed in zip(arguments[:3], needs, strict=True))
+
+
+def _autocast(
+    device_type: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tables_and_heads: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _AUTOCAST_KEYS[device_type]))
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        y, lse = torch.ops.s2attn.neighborhood_attention(*cast(device_type, q, k, v), *tables_and_heads)
+    return y, lse
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
