@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from s2attn.errors import InvalidProblem
 from s2attn.geometry.arcs import GatherTable, IntArray, key_table, query_table
@@ -152,7 +153,9 @@ class Neighborhood:
                 self.key_table.arcs,
                 self.key_table.arc_off,
             )
-            self._tensors[device] = NeighborhoodTensors(*(torch.tensor(array, device=device) for array in arrays))
+            # torch.export runs this under a mode that makes fake tensors: kept, they would break every later call
+            with _disable_current_modes():
+                self._tensors[device] = NeighborhoodTensors(*(torch.tensor(array, device=device) for array in arrays))
         return self._tensors[device]
 
     @property
