@@ -13,7 +13,7 @@ from pathlib import Path
 
 from s2attn.benchmarks.document import PROTOCOL, write_document
 from s2attn.benchmarks.runner import RunOptions, run_cases
-from s2attn.benchmarks.suite import NoSuchCaseError, select
+from s2attn.benchmarks.suite import SELECTIONS, NoSuchCaseError, select
 from s2attn.benchmarks.telemetry import Clock
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clock = Clock()
     options = _parser().parse_args(arguments)
     try:
-        cases = select(options.cases or ["*"], options.device, threads=options.threads)
+        cases = select(options.cases or ["*"], options.device, threads=options.threads, suite=options.suite)
     except NoSuchCaseError as error:
         print(f"s2attn.benchmarks: {error}", file=sys.stderr)
         return 2
@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (listing, run):
         command.add_argument(
             "--cases", action="append", metavar="GLOB", required=command is run, help="names to choose; may be repeated"
+        )
+        command.add_argument(
+            "--suite", choices=SELECTIONS, help="where the globs look (default: quick and gpu); also as GLOB suite/..."
         )
         command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads instead of the suite's one")
     return parser

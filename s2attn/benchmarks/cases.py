@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Device = Literal["cpu", "cuda"]
-Operation = Literal["forward", "backward"]
+Operation = Literal["forward", "backward", "module-forward", "module-forward-backward"]
 
 # Raise when the way of timing changes so that old and new numbers must not share a series (warm-ups, rotation of the
 # inputs, what lies inside a sample).
@@ -30,7 +30,9 @@ class Case:
     device
         ``"cpu"`` or ``"cuda"``.
     operation
-        ``"forward"`` or ``"backward"`` (all of dq, dk and dv from a saved forward).
+        Of the operator: ``"forward"`` or ``"backward"`` (all of dq, dk and dv from a saved forward). Of the layer
+        `NeighborhoodAttentionS2` with its projections: ``"module-forward"`` (no gradients recorded) or
+        ``"module-forward-backward"`` (gradients of the inputs and of every parameter).
     suite
         Name of the suite the case belongs to; not part of the definition.
     in_shape, out_shape
@@ -73,6 +75,11 @@ class Case:
     threads: int | None = None
 
     @property
+    def is_module(self) -> bool:
+        """Whether the layer is called, not the operator alone."""
+        return self.operation.startswith("module-")
+
+    @property
     def direction(self) -> Literal["self", "down", "up"]:
         """``"self"``, ``"down"`` (fewer output longitudes than input longitudes) or ``"up"``."""
         if (self.in_shape, self.grid_in) == (self.out_shape, self.grid_out):
@@ -107,7 +114,7 @@ class Case:
     def definition(self) -> dict[str, Any]:
         """Everything that makes up the workload and its timing, as JSON values."""
         return {
-            "op": "neighborhood_attention",
+            "op": "NeighborhoodAttentionS2" if self.is_module else "neighborhood_attention",
             "operation": self.operation,
             "device": self.device,
             "direction": self.direction,

@@ -7,21 +7,27 @@ poles and the seam.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from s2attn.benchmarks.exact import ExactAttention, by_point, count_pairs
-from s2attn.benchmarks.workload import OUTPUT_NAMES, Workload
+from s2attn.benchmarks.layer import exact_layer, join_parameters
+from s2attn.benchmarks.workload import Workload, layer_inputs
 
-# Largest accepted relative L2 error by storage dtype. float32: sums of up to some thousand terms under a softmax stay
-# under 2e-6; a factor of 5 leaves room for reordering and fast exponentials, not for a missing neighbor. Half types: a
-# few roundings of the storage (half a unit is 4.9e-4 and 3.9e-3).
+# Largest accepted relative L2 error by storage dtype, for the operator and for the layer: the benchmarks' one table.
+# float32: sums of up to some thousand terms under a softmax stay under 2e-6; a factor of 5 leaves room for reordering
+# and fast exponentials, not for a missing neighbor. Half types: a few roundings of the storage (half a unit is 4.9e-4
+# and 3.9e-3), as inputs are given in them and sums are float32. The layer rounds q, k, v, y and their gradients once
+# more; with float32 sums between that came to 6e-4 and 4.6e-3 at most (60x120, 64 channels, the three directions).
 TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 # Pairs of a case (times batch) up to which every point is compared: under a second on one CPU thread; on a GPU half a
 # degree with a cutoff of 0.03 (4.2e7 pairs) is within.
 _ALL_POINTS_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 26}
+# A sampled key needs every query that sees it, near a pole ten thousand (a quarter degree, cutoff 0.03), and each of
+# these all of its keys; a sampled query only needs its own keys.
 SAMPLE_POINTS = 96
 
 
@@ -34,6 +40,30 @@ def check_workload(workload: Workload) -> dict[str, Any]:
         The ``numerics`` entry of the document. ``errors`` holds per output the largest absolute and the relative L2
         error over the compared points, None where an output is misshapen or not finite; ``reason`` says what failed.
     """
+    poison_allocator(workload)
+    compared, sampled = _compare_layer(workload) if workload.layer is not None else _compare_operator(workload)
+    reasons = [entry.reason for entry in compared.values() if entry.reason]
+    return {
+        "status": "failed" if reasons else "ok",
+        "reason": "; ".join(reasons) or None,
+        "reference": "float64",
+        "points": "all" if sampled is None else sampled,
+        "errors": {name: entry.errors for name, entry in compared.items()},
+        "tolerance": {"relative": TOLERANCES[workload.case.dtype]},
+        "finite": all(entry.finite for entry in compared.values()),
+    }
+
+
+class Comparison(NamedTuple):
+    """One output against float64: its errors, why they fail it (if they do), and whether it is finite throughout."""
+
+    errors: dict[str, float | None]
+    reason: str | None
+    finite: bool
+
+
+def _compare_operator(workload: Workload) -> tuple[dict[str, Comparison], int | None]:
+    """Compare every output of the operator, at all points or at as many sampled queries as are returned."""
     case, inputs = workload.case, workload.inputs[0]
     device = inputs.q.device
     pairs = count_pairs(workload.neighborhood.psi, workload.neighborhood.grids) * case.batch
@@ -42,25 +72,36 @@ def check_workload(workload: Workload) -> dict[str, Any]:
         (sample_points if sampled else every_point)(shape, seed).to(device)
         for shape, seed in ((case.out_shape, case.seed), (case.in_shape, case.seed + 1))
     )
-    poison_allocator(workload)
-    outputs = dict(zip(OUTPUT_NAMES[case.operation], workload.call(0), strict=True))
+    outputs = workload.outputs()
     exact = ExactAttention(inputs.q, inputs.k, inputs.v, workload.neighborhood, heads=case.heads)
-    truth: dict[str, torch.Tensor]
-    if inputs.dy is None:
-        truth = {"y": exact.forward(queries)[0]}
-    else:
-        truth = dict(zip(OUTPUT_NAMES["backward"], exact.backward(inputs.dy, queries, keys), strict=True))
-    compared = {name: _compare(workload, name, outputs[name], (truth[name], queries, keys)) for name in outputs}
-    reasons = [reason for _, reason in compared.values() if reason]
-    return {
-        "status": "failed" if reasons else "ok",
-        "reason": "; ".join(reasons) or None,
-        "reference": "float64",
-        "points": int(queries.numel()) if sampled else "all",
-        "errors": {name: errors for name, (errors, _) in compared.items()},
-        "tolerance": {"relative": TOLERANCES[case.dtype]},
-        "finite": all(bool(torch.isfinite(output).all()) for output in outputs.values()),
+    truths = (exact.forward(queries)[0],) if inputs.dy is None else exact.backward(inputs.dy, queries, keys)
+    shapes = expected_shapes(workload)
+
+    def at_points(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        points = keys if name in ("dk", "dv") else queries
+        return lambda output: by_point(output, case.heads)[points]
+
+    compared = {
+        name: _compare(name, outputs[name], truth, workload, shape=shapes[name], chosen=at_points(name))
+        for name, truth in zip(outputs, truths, strict=True)
     }
+    return compared, int(queries.numel()) if sampled else None
+
+
+def _compare_layer(workload: Workload) -> tuple[dict[str, Comparison], None]:
+    """Compare every output of the layer, at all points: gradients of its weights are sums over all of them."""
+    case, inputs = workload.case, workload.inputs[0]
+    assert workload.layer is not None
+    outputs = workload.outputs()
+    arguments = layer_inputs(case, inputs)
+    truths = exact_layer(workload.layer, arguments, inputs.dy, workload.neighborhood)
+    if inputs.dy is not None:
+        truths = join_parameters(workload.layer, truths)
+    compared = {
+        name: _compare(name, outputs[name], truth, workload, shape=tuple(truth.shape))
+        for name, truth in zip(outputs, truths, strict=True)
+    }
+    return compared, None
 
 
 def expected_shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -104,24 +145,29 @@ def sample_points(shape: tuple[int, int], seed: int) -> torch.Tensor:
 
 
 def _compare(
-    workload: Workload, name: str, output: torch.Tensor, truth: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-) -> tuple[dict[str, float | None], str | None]:
-    """Return the errors of one output, and why they fail it, if they do."""
-    exact, queries, keys = truth
+    name: str,
+    output: torch.Tensor,
+    exact: torch.Tensor,
+    workload: Workload,
+    *,
+    shape: tuple[int, ...],
+    chosen: Callable[[torch.Tensor], torch.Tensor] = lambda output: output,
+) -> Comparison:
+    """Compare ``chosen(output)`` with ``exact``; shape, dtype and finiteness are those of the whole output."""
     unknown: dict[str, float | None] = {"max_abs": None, "relative": None}
-    dtype, shape = workload.problem.dtype, expected_shapes(workload)[name]
+    dtype, finite = workload.problem.dtype, bool(torch.isfinite(output).all())
     if tuple(output.shape) != shape or output.dtype != dtype:
-        return unknown, f"{name}: got {output.dtype} {tuple(output.shape)}, expected {dtype} {shape}"
-    if not bool(torch.isfinite(output).all()):
-        return unknown, f"{name}: holds values that are not finite"
-    points = keys if name in ("dk", "dv") else queries
-    difference = by_point(output, workload.case.heads)[points].double() - exact
+        reason = f"{name}: got {output.dtype} {tuple(output.shape)}, expected {dtype} {shape}"
+        return Comparison(unknown, reason, finite)
+    if not finite:
+        return Comparison(unknown, f"{name}: holds values that are not finite", finite)
+    difference = chosen(output).double() - exact
     norm = float(torch.linalg.vector_norm(exact))
     relative = float(torch.linalg.vector_norm(difference)) / norm if norm > 0 else math.inf
     errors: dict[str, float | None] = {"max_abs": float(difference.abs().max()), "relative": relative}
     if not math.isfinite(relative):
-        return unknown, f"{name}: the float64 values have norm {norm}, which no error can be related to"
-    tolerance = TOLERANCES[workload.case.dtype]
-    if relative > tolerance:
-        return errors, f"{name}: relative error {relative:.3g} exceeds {tolerance:g}"
-    return errors, None
+        reason = f"{name}: the float64 values have norm {norm}, which no error can be related to"
+        return Comparison(unknown, reason, finite)
+    accepted = TOLERANCES[workload.case.dtype]
+    exceeded = f"{name}: relative error {relative:.3g} exceeds {accepted:g}" if relative > accepted else None
+    return Comparison(errors, exceeded, finite)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from s2attn.benchmarks.cases import Case, Device, Operation
 
 CPU_SUITE = "cpu-quick"
 GPU_SUITE = "gpu"
+FULL_SUITE = "gpu-full"
+
+# What may be asked for by name, and the suites of cases that it holds.
+SELECTIONS: dict[str, frozenset[str]] = {
+    "quick": frozenset({CPU_SUITE}),
+    "gpu": frozenset({GPU_SUITE}),
+    "full": frozenset({CPU_SUITE, GPU_SUITE, FULL_SUITE}),
+}
+_DEFAULT = SELECTIONS["quick"] | SELECTIONS["gpu"]
 
 Shape = tuple[int, int]
 
 _OPERATIONS: tuple[Operation, ...] = ("forward", "backward")
+_MODULE_OPERATIONS: tuple[Operation, ...] = ("module-forward", "module-forward-backward")
 
 
 class NoSuchCaseError(LookupError):
@@ -30,6 +40,18 @@ def _gpu(operation: Operation, in_shape: Shape, out_shape: Shape, **fields: Any)
     # three sets of inputs of the smallest case are 150 MB, more than twice the largest L2 of today
     fields |= {"channels_in": 64, "channels_out": 64, "input_sets": 3}
     return Case(device="cuda", operation=operation, suite=GPU_SUITE, in_shape=in_shape, out_shape=out_shape, **fields)
+
+
+def _full(operation: Operation, shapes: tuple[Shape, Shape], dtype: str, **fields: Any) -> Case:
+    """Return a case of the full suite; its sets of inputs are as large together as those of the float32 ones."""
+    fields = {"channels": 64, "heads": 1, **fields}
+    channels = fields.pop("channels")
+    fields |= {"channels_in": channels, "channels_out": channels, "dtype": dtype}
+    in_shape, out_shape = shapes
+    # one set of a quarter degree or of 256 channels is 400 MB at least; several would not fit smaller GPUs
+    large = channels > 64 or max(in_shape[0], out_shape[0]) > 360
+    fields["input_sets"] = 1 if large else 3 if dtype == "float32" else 6
+    return Case(device="cuda", operation=operation, suite=FULL_SUITE, in_shape=in_shape, out_shape=out_shape, **fields)
 
 
 # Each sample takes about 3 ms on one thread: long against the timer and a context switch, short enough for 6 cases in
@@ -58,41 +80,102 @@ _GPU_CASES = tuple(
     )
 )
 
+# The configurations of the public package's published timings, and a quarter degree with the smaller cutoff.
+_DEGREE, _HALF, _QUARTER = (180, 360), (360, 720), (721, 1440)
+_FULL_CONFIGURATIONS: tuple[tuple[tuple[Shape, Shape], dict[str, Any]], ...] = (
+    ((_DEGREE, _DEGREE), {"theta_cutoff": 0.017, "psi_nnz": 1934}),
+    ((_DEGREE, _DEGREE), {"theta_cutoff": 0.03, "psi_nnz": 7340}),
+    ((_DEGREE, _DEGREE), {"theta_cutoff": 0.1, "psi_nnz": 60808}),
+    ((_HALF, _HALF), {"theta_cutoff": 0.017, "psi_nnz": 18368}),
+    ((_HALF, _HALF), {"theta_cutoff": 0.03, "psi_nnz": 57744}),
+    ((_HALF, _HALF), {"theta_cutoff": 0.03, "psi_nnz": 57744, "channels": 256, "heads": 4}),
+    ((_HALF, _DEGREE), {"theta_cutoff": 0.03, "psi_nnz": 29952}),
+    ((_HALF, _DEGREE), {"theta_cutoff": 0.1, "psi_nnz": 241954}),
+    ((_DEGREE, _HALF), {"theta_cutoff": 0.03, "psi_nnz": 29952}),
+    ((_DEGREE, _HALF), {"theta_cutoff": 0.1, "psi_nnz": 241954}),
+    ((_QUARTER, _QUARTER), {"theta_cutoff": 0.017, "psi_nnz": 151153}),
+    ((_QUARTER, _QUARTER), {"theta_cutoff": 0.03, "psi_nnz": 428391}),
+)
+
+# The layer: once small, once large, once in each direction. All of them are small enough to be compared at every point,
+# which the gradients of the projections need.
+_MODULE_CONFIGURATIONS = tuple(_FULL_CONFIGURATIONS[index] for index in (1, 4, 6, 8))
+
+_ALL_FULL = tuple(
+    _full(operation, shapes, dtype, **fields)
+    for operations, configurations, dtypes in (
+        (_OPERATIONS, _FULL_CONFIGURATIONS, ("float32", "float16", "bfloat16")),
+        (_MODULE_OPERATIONS, _MODULE_CONFIGURATIONS, ("float32", "bfloat16")),
+    )
+    for operation in operations
+    for shapes, fields in configurations
+    for dtype in dtypes
+)
+_GPU_NAMES = {case.name for case in _GPU_CASES}
+_FULL_CASES = tuple(case for case in _ALL_FULL if case.name not in _GPU_NAMES)
+
 
 def all_cases() -> tuple[Case, ...]:
     """Return every case of this commit, in the order they run."""
-    return _CPU_CASES + _GPU_CASES
+    return _CPU_CASES + _GPU_CASES + _FULL_CASES
 
 
-def select(patterns: Sequence[str], device: Device | None, *, threads: int | None = None) -> tuple[Case, ...]:
+def select(
+    patterns: Sequence[str], device: Device | None, *, threads: int | None = None, suite: str | None = None
+) -> tuple[Case, ...]:
     """Choose cases by name.
 
     Parameters
     ----------
     patterns
-        Shell patterns over whole names (``*`` also matches ``/``); a case is chosen when any matches.
+        Shell patterns over whole names (``*`` also matches ``/``); a case is chosen when any matches. A pattern that
+        begins with the name of one of `SELECTIONS` and a slash, such as ``full/*`` or ``full/cuda/forward/*``, looks
+        among the cases of that selection; so does a whole name among all cases.
     device
         Only cases of this device; None for all.
     threads
         Threads of CPU cases instead of the suite's own; part of the definition, so it changes their version.
+    suite
+        Which of `SELECTIONS` the other patterns look in. Default: ``quick`` and ``gpu`` together.
 
     Raises
     ------
     NoSuchCaseError
         A pattern matches nothing, named with what there is.
     """
-    available = [case for case in all_cases() if device in (None, case.device)]
+    chosen: set[str] = set()
     for pattern in patterns:
-        if not _matching(available, pattern):
-            where = f"for device {device}" if device else "at all"
-            elsewhere = [case.name for case in _matching(all_cases(), pattern)]
-            hint = f"other devices have {elsewhere}" if elsewhere else f"there are {[case.name for case in available]}"
-            raise NoSuchCaseError(f"no case {where} matches {pattern!r}; {hint}")
-    chosen = [case for case in available if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
+        found = _matching(pattern, suite)
+        here = {case.name for case in found if device in (None, case.device)}
+        if not here:
+            raise NoSuchCaseError(_nothing_matches(pattern, device, suite, [case.name for case in found]))
+        chosen |= here
+    cases = [case for case in all_cases() if case.name in chosen]
     if threads is not None:
-        chosen = [dataclasses.replace(case, threads=threads) if case.device == "cpu" else case for case in chosen]
-    return tuple(chosen)
+        cases = [dataclasses.replace(case, threads=threads) if case.device == "cpu" else case for case in cases]
+    return tuple(cases)
 
 
-def _matching(cases: Iterable[Case], pattern: str) -> list[Case]:
-    return [case for case in cases if fnmatch.fnmatchcase(case.name, pattern)]
+def _members(suite: str | None) -> list[Case]:
+    suites = _DEFAULT if suite is None else SELECTIONS[suite]
+    return [case for case in all_cases() if case.suite in suites]
+
+
+def _matching(pattern: str, suite: str | None) -> list[Case]:
+    """Return the cases of any device that one pattern chooses."""
+    prefix, slash, rest = pattern.partition("/")
+    if slash and prefix in SELECTIONS:
+        pattern, suite = rest, prefix
+    found = [case for case in _members(suite) if fnmatch.fnmatchcase(case.name, pattern)]
+    return found or [case for case in all_cases() if case.name == pattern]
+
+
+def _nothing_matches(pattern: str, device: Device | None, suite: str | None, elsewhere: list[str]) -> str:
+    where = f"for device {device}" if device else "at all"
+    if elsewhere:
+        hint = f"other devices have {elsewhere}"
+    elif any(device in (None, case.device) for case in _matching(f"full/{pattern}", None)):
+        hint = f"the full suite has some: full/{pattern}"
+    else:
+        hint = f"there are {[case.name for case in _members(suite) if device in (None, case.device)]}"
+    return f"no case {where} matches {pattern!r}; {hint}"

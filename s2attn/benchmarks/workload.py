@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,11 +10,13 @@ import torch
 
 from s2attn.backends import choose
 from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.layer import call_layer, join_parameters, make_layer, output_names
 from s2attn.geometry import Neighborhood, NeighborhoodTensors, neighborhood
+from s2attn.modules import NeighborhoodAttentionS2
 from s2attn.ops import registration
 from s2attn.problem import AttentionProblem
 
-OUTPUT_NAMES = {"forward": ("y",), "backward": ("dq", "dk", "dv")}
+_OUTPUT_NAMES: dict[str, tuple[str, ...]] = {"forward": ("y",), "backward": ("dq", "dk", "dv")}
 
 
 class WorkloadMismatchError(RuntimeError):
@@ -21,7 +24,10 @@ class WorkloadMismatchError(RuntimeError):
 
 
 class InputSet(NamedTuple):
-    """Inputs of one call, NHWC; y and lse are those of the saved forward (backward cases only)."""
+    """Inputs of one call: NHWC for the operator, channels first for the layer (whose self-attention takes q alone).
+
+    y and lse are those of the saved forward (backward cases of the operator only).
+    """
 
     q: torch.Tensor
     k: torch.Tensor
@@ -39,6 +45,8 @@ class Workload:
     ----------
     backend, variant
         What runs: as the package chose it, never as it was asked for.
+    layer
+        The layer of a module case; None where the operator alone is called.
     """
 
     case: Case
@@ -48,10 +56,25 @@ class Workload:
     inputs: tuple[InputSet, ...]
     backend: str
     variant: str
+    layer: NeighborhoodAttentionS2 | None = None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of what is compared with float64, see `outputs`."""
+        return output_names(self.case) if self.layer else _OUTPUT_NAMES[self.case.operation]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Run the call on the first input set and return its outputs by name, for comparison."""
+        found = self.call(0)
+        if self.layer is not None and self.case.operation == "module-forward-backward":
+            found = join_parameters(self.layer, found)
+        return dict(zip(self.output_names, found, strict=True))
 
     def call(self, index: int) -> tuple[torch.Tensor, ...]:
-        """Run the operator once on input set ``index`` (modulo their number) and return its outputs."""
+        """Run the operator or the layer once on input set ``index`` (modulo their number), return its outputs."""
         inputs = self.inputs[index % len(self.inputs)]
+        if self.layer is not None:
+            return call_layer(self.layer, layer_inputs(self.case, inputs), inputs.dy)
         if self.case.operation == "forward":
             return _forward(self.case, inputs, self.tensors)[:1]
         gradients: tuple[torch.Tensor, ...] = torch.ops.s2attn.neighborhood_attention_backward(
@@ -99,11 +122,12 @@ def prepare(case: Case) -> Workload:
             "the workload changed, so its definition (and with it the case's version) must follow"
         )
     inputs = draw_inputs(case, problem, device)
+    made = make_layer(case, device) if case.is_module else None
     backend = choose(inputs[0].q, backend="auto")
     tensors = geometry.tensors(device)
     if case.operation == "backward":
         inputs = tuple(_with_forward(case, entry, tensors) for entry in inputs)
-    return Workload(case, problem, geometry, tensors, inputs, backend, variant_name(problem, backend))
+    return Workload(case, problem, geometry, tensors, inputs, backend, variant_name(problem, backend), made)
 
 
 def variant_name(problem: AttentionProblem, backend: str) -> str:
@@ -117,7 +141,7 @@ def draw_inputs(case: Case, problem: AttentionProblem, device: torch.device) -> 
     """Return the case's seeded inputs: standard normal, q scaled by 1/sqrt(channels per head).
 
     The same on every run of a device type: they depend on the case's name alone. Drawn on the device, because drawing
-    half-degree inputs on the host takes seconds.
+    half-degree inputs on the host takes seconds. Those of a layer are channels first and unscaled.
     """
     generator = torch.Generator(device=device).manual_seed(case.seed)
     scale = (case.channels_in // case.heads) ** -0.5
@@ -125,6 +149,8 @@ def draw_inputs(case: Case, problem: AttentionProblem, device: torch.device) -> 
     def normal(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
+    if case.is_module:
+        return tuple(_draw_layer_inputs(case, normal) for _ in range(case.input_sets))
     sets = []
     for _ in range(case.input_sets):
         q = (normal(problem.query_tensor_shape(case.batch)) * scale).to(problem.dtype)
@@ -135,6 +161,21 @@ def draw_inputs(case: Case, problem: AttentionProblem, device: torch.device) -> 
             dy = normal(problem.output_tensor_shape(case.batch)).to(problem.dtype)
         sets.append(InputSet(q, k, v, dy))
     return tuple(sets)
+
+
+def layer_inputs(case: Case, inputs: InputSet) -> tuple[torch.Tensor, ...]:
+    """Return what the layer of a module case is called with."""
+    return (inputs.q,) if case.direction == "self" else (inputs.q, inputs.k, inputs.v)
+
+
+def _draw_layer_inputs(case: Case, normal: Callable[[tuple[int, ...]], torch.Tensor]) -> InputSet:
+    def drawn(channels: int, shape: tuple[int, int]) -> torch.Tensor:
+        return normal((case.batch, channels, *shape)).to(getattr(torch, case.dtype))
+
+    q = drawn(case.channels_in, case.out_shape)
+    k, v = (q, q) if case.direction == "self" else (drawn(case.channels_in, case.in_shape) for _ in range(2))
+    dy = drawn(case.channels_out, case.out_shape) if case.operation == "module-forward-backward" else None
+    return InputSet(q, k, v, dy)
 
 
 def _forward(case: Case, inputs: InputSet, tensors: NeighborhoodTensors) -> tuple[torch.Tensor, torch.Tensor]:

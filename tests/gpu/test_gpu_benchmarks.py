@@ -59,3 +59,14 @@ def test_telemetry_covers_the_samples(document: dict) -> None:
     foreign = telemetry["columns"].index("foreign_processes")
     assert {row[foreign] for row in telemetry["rows"]} <= {0, None}
     assert document["environment"]["gpu_uuid"].startswith("GPU-")
+
+
+def test_every_case_of_the_full_suite_is_right(tmp_path: Path) -> None:
+    document = run(tmp_path, "--cases", "full/*", "--numerics", "only")
+    assert len(document["cases"]) == 88
+    wrong = {case["name"]: case["error"] or case["numerics"] for case in document["cases"] if not _right(case)}
+    assert wrong == {}
+
+
+def _right(case: dict) -> bool:
+    return case["status"] == "ok" and case["backend"] == "cuda" and case["numerics"]["status"] == "ok"

@@ -20,6 +20,8 @@ def test_list_prints_cases_with_versions(capsys: pytest.CaptureFixture[str]) -> 
         assert set(entry) == {"name", "version", "group", "device", "suite", "definition"}
         assert len(entry["version"]) == 16
     assert main(["list"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cases"]) == 16
+    assert main(["list", "--suite", "full"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cases"]) == len(all_cases())
 
 
@@ -43,6 +45,7 @@ def test_an_unknown_protocol_is_exit_code_2(tmp_path: Path, capsys: pytest.Captu
         ["run"],
         [*RUN, "--cases", "*", "--out", "x", "--samples", "0"],
         [*RUN, "--cases", "*", "--out", "x", "--numerics", "maybe"],
+        [*RUN, "--cases", "*", "--out", "x", "--suite", "slow"],
         ["run", "--arm", "C", "--protocol", "1", "--cases", "*", "--out", "x"],
     ],
 )

@@ -8,6 +8,8 @@ from s2attn.benchmarks import numerics
 from s2attn.benchmarks.numerics import check_workload, every_point, sample_points
 from s2attn.benchmarks.workload import Workload, WorkloadMismatchError, prepare
 
+DIRECTIONS = {"self": ((8, 16), (8, 16)), "down": ((12, 24), (6, 8)), "up": ((6, 8), (12, 24))}
+
 
 class Tampered(Workload):
     """A workload whose kernel does something wrong to its first output."""
@@ -51,6 +53,59 @@ def test_a_sample_of_points_finds_the_same(workload: Workload, monkeypatch: pyte
     assert result["status"] == "ok", result
     assert 20 <= result["points"] < workload.case.out_shape[0] * workload.case.out_shape[1]
     assert all(0 < entry["relative"] < 2e-6 for entry in result["errors"].values())
+
+
+LAYERS = pytest.mark.parametrize(
+    ("operation", "direction"),
+    [(operation, way) for operation in ("module-forward", "module-forward-backward") for way in DIRECTIONS],
+)
+
+
+@LAYERS
+def test_layers_agree_with_float64(make_case, operation: str, direction: str) -> None:
+    in_shape, out_shape = DIRECTIONS[direction]
+    workload = prepare(make_case(operation=operation, in_shape=in_shape, out_shape=out_shape, input_sets=2))
+    result = check_workload(workload)
+    inputs = {"dx"} if direction == "self" else {"dquery", "dkey", "dvalue"}
+    gradients = inputs | {"dq_projection", "dk_projection", "dv_projection", "dproj_projection"}
+    assert result["status"] == "ok", result
+    assert result["points"] == "all"
+    assert set(result["errors"]) == ({"y"} if operation == "module-forward" else gradients)
+    assert all(0 < entry["relative"] < 2e-6 for entry in result["errors"].values())
+
+
+@LAYERS
+def test_a_layer_with_a_wrong_output_fails(make_case, operation: str, direction: str) -> None:
+    in_shape, out_shape = DIRECTIONS[direction]
+    workload = prepare(make_case(operation=operation, in_shape=in_shape, out_shape=out_shape))
+    result = check_workload(tampered(workload, lambda output: output * 1.0001))
+    first = workload.output_names[0]
+    assert result["status"] == "failed"
+    assert result["reason"].startswith(f"{first}: relative error 0.0001")
+
+
+def test_layers_are_seeded_by_the_case_and_leave_the_global_generator_alone(make_case) -> None:
+    case = make_case(operation="module-forward")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, again = prepare(case).layer, prepare(case).layer
+    assert torch.equal(torch.rand(3), expected)
+    assert one is not None
+    assert again is not None
+    for a, b in zip(one.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert a.abs().min() > 0
+
+
+def test_a_layer_accumulates_no_gradients(make_case) -> None:
+    workload = prepare(make_case(operation="module-forward-backward"))
+    with torch.no_grad():
+        first, second = workload.call(0), workload.call(0)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert workload.layer is not None
+    assert all(parameter.grad is None for parameter in workload.layer.parameters())
+    assert workload.inputs[0].q.grad is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
