@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from s2attn.cache import default_cache_dir
 from s2attn.errors import KernelsNotBuilt
 from s2attn.resources import library_resources
 from s2attn.toolchain import BuildPlan, CompileUnit, compiler_launcher, cuda_unavailable, plan_build
@@ -111,12 +112,6 @@ def build(device: str, *, source_root: Path = SOURCE_ROOT, cache_dir: Path | Non
             message = f"no kernels of key {plan.key} in {cache}, and they cannot be built there: {error}"
             raise KernelsNotBuilt(message) from error
     return dataclasses.replace(record, elapsed_s=round(time.monotonic() - started, 3))
-
-
-def default_cache_dir() -> Path:
-    """Where libraries are kept unless a caller says otherwise."""
-    configured = os.environ.get("S2ATTN_CACHE_DIR")
-    return Path(configured) if configured else Path.home() / ".cache" / "s2attn"
 
 
 def _read_record(directory: Path) -> BuildRecord | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from s2attn.errors import InvalidProblem
 from s2attn.geometry.arcs import GatherTable, IntArray, key_table, query_table
 from s2attn.geometry.grids import FloatArray, GridPair, colatitudes
 from s2attn.geometry.quadrature import quadrature_weights
+from s2attn.geometry.stored import Tables, load_tables, store_tables
 from s2attn.tracing import constant_result
 
 if TYPE_CHECKING:
@@ -124,8 +125,6 @@ class Neighborhood:
         The two grids.
     theta_cutoff : float
         The cutoff as given, radians.
-    psi : Psi
-        Sparsity pattern (reference and checks).
     query_table, key_table : GatherTable
         Arcs by query and by key (kernels).
     quad_weights : numpy.ndarray
@@ -134,11 +133,15 @@ class Neighborhood:
 
     grids: GridPair
     theta_cutoff: float
-    psi: Psi
     query_table: GatherTable
     key_table: GatherTable
     quad_weights: FloatArray
     _tensors: dict[torch.device, NeighborhoodTensors] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def psi(self) -> Psi:
+        """Sparsity pattern (reference and checks): always from the grids, also where the tables come from a file."""
+        return _pattern(self.grids, self.theta_cutoff)
 
     # torch.compile takes the tensors as they are: tracing through numpy would build them anew in every graph
     @constant_result
@@ -187,10 +190,31 @@ def neighborhood(problem: AttentionProblem) -> Neighborhood:
 
 @lru_cache(maxsize=32)
 def _build(grids: GridPair, theta_cutoff: float) -> Neighborhood:
-    psi = _disks(grids, theta_cutoff * (1.0 + CUTOFF_MARGIN))
     weights = quadrature_weights(*grids.in_shape, grids.grid_in)
     weights.flags.writeable = False
-    return Neighborhood(grids, theta_cutoff, psi, query_table(psi, grids), key_table(psi, grids), weights)
+    return Neighborhood(grids, theta_cutoff, *_gather_tables(grids, theta_cutoff), weights)
+
+
+def _gather_tables(grids: GridPair, theta_cutoff: float) -> tuple[GatherTable, GatherTable]:
+    """Return the tables by query and by key, from a file of an earlier process where there is one."""
+    stored = load_tables(grids, theta_cutoff)
+    if stored is None:
+        psi = _pattern(grids, theta_cutoff)
+        by_query, by_key = query_table(psi, grids), key_table(psi, grids)
+        store_tables(grids, theta_cutoff, Tables(by_query.arcs, by_query.arc_off, by_key.arcs, by_key.arc_off))
+        return by_query, by_key
+    row, column = {"residues": 1, "stride": grids.pscale}, {"residues": grids.pscale, "stride": 1}
+    of_query, of_key = (row, column) if grids.direction == "downsample" else (column, row)
+    return (
+        GatherTable(stored.query_arcs, stored.query_arc_off, **of_query),
+        GatherTable(stored.key_arcs, stored.key_arc_off, **of_key),
+    )
+
+
+@lru_cache(maxsize=2)
+def _pattern(grids: GridPair, theta_cutoff: float) -> Psi:
+    """Return psi; kept for a moment, as whoever builds tables often looks at the pattern next."""
+    return _disks(grids, theta_cutoff * (1.0 + CUTOFF_MARGIN))
 
 
 def _disks(pair: GridPair, radius: float) -> Psi:
