@@ -3,7 +3,15 @@ import torch
 
 from s2attn import AttentionProblem, neighborhood
 from s2attn.benchmarks import exact
-from s2attn.benchmarks.exact import ExactAttention, blocks, by_point, columns_by_column, columns_by_row, count_pairs
+from s2attn.benchmarks.exact import (
+    ExactAttention,
+    bands,
+    blocks,
+    by_point,
+    columns_by_column,
+    columns_by_row,
+    count_pairs,
+)
 from s2attn.ops.reference import reference_attention
 
 PROBLEMS = {
@@ -38,6 +46,25 @@ def test_values_and_gradients_equal_the_reference_under_autograd(
     torch.testing.assert_close(dq, expected[0][queries])
     torch.testing.assert_close(dk, expected[1][keys])
     torch.testing.assert_close(dv, expected[2][keys])
+
+
+@pytest.mark.parametrize("fill", [0.0, 0.05, 2.0], ids=["bands only", "as it is", "pairs only"])
+def test_bands_and_pairs_give_the_same(problem: AttentionProblem, fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(exact._BLOCK_ELEMENTS, "cpu", 1000)
+    monkeypatch.setattr(exact, "_LEAST_FILL", fill)
+    monkeypatch.setattr(exact, "_LEAST_OWNERS", 1)
+    geometry = neighborhood(problem)
+    torch.manual_seed(4)
+    shapes = (problem.query_tensor_shape(2), problem.key_tensor_shape(2), problem.value_tensor_shape(2))
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    y, lse = reference_attention(q, k, v, geometry, heads=problem.heads)
+    queries = torch.randperm(problem.nlat_out * problem.nlon_out)
+    attention = ExactAttention(q, k, v, geometry, heads=problem.heads)
+    got, total = attention.forward(queries)
+    torch.testing.assert_close(got, by_point(y, problem.heads)[queries])
+    torch.testing.assert_close(total.log(), by_point(lse, problem.heads)[queries].squeeze(-1))
+    owners = sum(band.members.numel() for band in bands(attention._keys_of, queries, 100))
+    assert owners == 0 if fill > 1 else owners > 0
 
 
 def test_both_column_lists_hold_the_same_pairs(problem: AttentionProblem) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from s2attn.benchmarks import numerics
-from s2attn.benchmarks.numerics import check_workload, every_point, sample_points
+from s2attn.benchmarks.numerics import check_workload, sample_points
 from s2attn.benchmarks.workload import Workload, WorkloadMismatchError, prepare
 
 DIRECTIONS = {"self": ((8, 16), (8, 16)), "down": ((12, 24), (6, 8)), "up": ((6, 8), (12, 24))}
@@ -48,7 +48,8 @@ def test_kernels_agree_with_float64(workload: Workload) -> None:
 
 def test_a_sample_of_points_finds_the_same(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(numerics._ALL_POINTS_PAIRS, "cpu", 1)
-    monkeypatch.setattr(numerics, "SAMPLE_POINTS", 20)
+    monkeypatch.setattr(numerics, "SAMPLE_QUERIES", 20)
+    monkeypatch.setattr(numerics, "SAMPLE_KEYS", 20)
     result = check_workload(workload)
     assert result["status"] == "ok", result
     assert 20 <= result["points"] < workload.case.out_shape[0] * workload.case.out_shape[1]
@@ -134,14 +135,60 @@ def test_a_wrong_shape_fails(workload: Workload) -> None:
 
 
 def test_sampled_points_hold_poles_and_seam() -> None:
-    points = sample_points((360, 720), seed=1)
+    points = sample_points((360, 720), 1, 96)
     assert 96 <= points.numel() <= 130
     latitudes, longitudes = points // 720, points % 720
     assert {0, 359} <= set(latitudes.tolist())
     assert {0, 719} <= set(longitudes[(latitudes > 100) & (latitudes < 260)].tolist())
-    assert torch.equal(points, sample_points((360, 720), seed=1))
-    assert not torch.equal(points, sample_points((360, 720), seed=2))
-    assert torch.equal(sample_points((3, 4), seed=1), every_point((3, 4), seed=1))
+    assert torch.equal(points, sample_points((360, 720), 1, 96))
+    assert not torch.equal(points, sample_points((360, 720), 2, 96))
+    assert torch.equal(sample_points((3, 4), 1, 96), torch.arange(12))
+
+
+MIDDLE = {"self": ((61, 120), (61, 120)), "down": ((61, 120), (30, 60)), "up": ((30, 60), (61, 120))}
+
+
+@pytest.fixture(params=[(operation, way) for operation in ("forward", "backward") for way in MIDDLE], ids="-".join)
+def middle(request: pytest.FixtureRequest, make_case) -> Workload:
+    operation, direction = request.param
+    in_shape, out_shape = MIDDLE[direction]
+    fields = {"theta_cutoff": 0.12, "channels_in": 16, "channels_out": 16}
+    return prepare(make_case(operation=operation, in_shape=in_shape, out_shape=out_shape, **fields))
+
+
+def test_sampled_errors_of_a_larger_grid_are_those_of_all_points(
+    middle: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = check_workload(middle)
+    monkeypatch.setitem(numerics._ALL_POINTS_PAIRS, "cpu", 1)
+    sampled = check_workload(middle)
+    assert whole["points"] == "all"
+    assert sampled["points"] >= min(numerics.SAMPLE_QUERIES, middle.problem.nlat_out * middle.problem.nlon_out)
+    assert whole["status"] == sampled["status"] == "ok"
+    for name, errors in whole["errors"].items():
+        assert sampled["errors"][name]["relative"] == pytest.approx(errors["relative"], rel=0.5), name
+        assert sampled["errors"][name]["max_abs"] <= errors["max_abs"]
+
+
+PLACES = {
+    "north pole": (slice(None), slice(0, 1)),
+    "south pole": (slice(None), slice(-1, None)),
+    "west of the seam": (slice(None), slice(None), slice(-1, None)),
+    "east of the seam": (slice(None), slice(None), slice(0, 1)),
+    "a third of the latitudes": (slice(None), slice(None, None, 3)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+def test_a_sample_finds_a_wrong_place(middle: Workload, place: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(output: torch.Tensor) -> torch.Tensor:
+        output[place] *= 1.01
+        return output
+
+    monkeypatch.setitem(numerics._ALL_POINTS_PAIRS, "cpu", 1)
+    result = check_workload(tampered(middle, change))
+    assert result["status"] == "failed"
+    assert "relative error" in result["reason"]
 
 
 def test_inputs_are_seeded_by_the_case(make_case) -> None:
