@@ -20,7 +20,7 @@
 //   nlon_in % nlon_out == 0, with residues 1 and stride pscale for queries, residues pscale and stride 1 for keys;
 //   upsampling when nlon_out % nlon_in == 0, the other way round.
 //   y like q with v's channels; lse float32 [batch, nlat_out, nlon_out, heads].
-//   Dtypes: float32 on CPU; float32, float16 and bfloat16 (arithmetic in float32) on CUDA.
+//   Dtypes: float32, float16 and bfloat16, with arithmetic in float32, on CPU and CUDA.
 //   Bitwise deterministic on both, whatever the number of threads.
 //
 // neighborhood_attention_backward(dy, q, k, v, y, lse, ..., heads, needs) -> (dq, dk, dv)
@@ -43,18 +43,14 @@ TORCH_LIBRARY(s2attn, m) {
 namespace s2attn {
 namespace {
 
-void check_cpu_dtype(const at::Tensor& q) {
-  TORCH_CHECK(q.scalar_type() == at::kFloat, "q: got dtype ", q.scalar_type(), ", expected float32 on a CPU");
-}
-
 std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                const at::Tensor& quad_weights, const at::Tensor& query_arcs,
                                                const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
                                                const at::Tensor& key_arc_off, int64_t heads) {
-  check_cpu_dtype(q);
+  const Storage storage = storage_of(q, "a CPU");
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
-  cpu::forward(forward_params(in, out.y, out.lse), at::get_num_threads());
+  cpu::forward(forward_params(in, out.y, out.lse), storage, at::get_num_threads());
   return {out.y, out.lse};
 }
 
@@ -63,11 +59,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cpu(
     const at::Tensor& lse, const at::Tensor& quad_weights, const at::Tensor& query_arcs,
     const at::Tensor& query_arc_off, const at::Tensor& key_arcs, const at::Tensor& key_arc_off, int64_t heads,
     std::array<bool, 3> needs) {
-  check_cpu_dtype(q);
+  const Storage storage = storage_of(q, "a CPU");
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
   const BackwardOutputs out = backward_outputs(in, needs);
-  cpu::backward(backward_params(in, out), at::get_num_threads());
+  cpu::backward(backward_params(in, out), storage, at::get_num_threads());
   return {out.dq, out.dk, out.dv};
 }
 

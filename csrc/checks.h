@@ -45,6 +45,17 @@ struct BackwardInputs {
   const at::Tensor& lse;
 };
 
+// device: where the kernels run, in the words of an error.
+inline Storage storage_of(const at::Tensor& q, const char* device) {
+  switch (q.scalar_type()) {
+    case at::kFloat: return Storage::float32;
+    case at::kHalf: return Storage::float16;
+    case at::kBFloat16: return Storage::bfloat16;
+    default:
+      TORCH_CHECK(false, "q: got dtype ", q.scalar_type(), ", expected float32, float16 or bfloat16 on ", device);
+  }
+}
+
 inline void check_storage(const Argument& argument, const at::Tensor& q) {
   TORCH_CHECK(argument.tensor.device() == q.device(), argument.name, ": got device ", argument.tensor.device(),
               ", expected that of q, ", q.device());

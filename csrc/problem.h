@@ -25,6 +25,9 @@ struct GatherTable {
 
 constexpr int kArcFields = 3;
 
+// What q, k, v, y and their gradients are stored as. Computed in float32, as which everything else is stored.
+enum class Storage { float32, float16, bfloat16 };
+
 struct Grid {
   int32_t nlat;
   int32_t nlon;

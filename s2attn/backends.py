@@ -9,10 +9,9 @@ from s2attn.ops import registration
 
 BACKENDS = ("cpu", "cuda", "reference")
 
-KERNEL_DTYPES = {
-    "cpu": (torch.float32,),
-    "cuda": (torch.float32, torch.float16, torch.bfloat16),
-}
+# storage; the arithmetic is float32's
+_STORED_AS = (torch.float32, torch.float16, torch.bfloat16)
+KERNEL_DTYPES = {"cpu": _STORED_AS, "cuda": _STORED_AS}
 
 
 def choose(q: torch.Tensor, backend: str = "auto") -> str:

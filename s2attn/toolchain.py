@@ -27,7 +27,13 @@ DEVICES = ("cpu", "cuda")
 # Raised when a build of the same sources with the same flags has to differ from an older one.
 BUILD_FORMAT = 1
 
-CPU_SOURCES = ("csrc/bindings.cpp", "csrc/cpu/backward.cpp", "csrc/cpu/forward.cpp", "csrc/cpu/packed_grid.cpp")
+CPU_SOURCES = (
+    "csrc/bindings.cpp",
+    "csrc/cpu/backward.cpp",
+    "csrc/cpu/blocks.cpp",
+    "csrc/cpu/forward.cpp",
+    "csrc/cpu/packed_grid.cpp",
+)
 CUDA_SOURCES = (
     "csrc/cuda/bindings.cpp",
     "csrc/cuda/instances/bfloat16.cu",

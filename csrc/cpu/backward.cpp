@@ -1,13 +1,14 @@
 // Computes, with p_qk = w_k exp(q . k - lse_q), delta_q = dy_q . y_q and ds_qk = p_qk (dy_q . v_k - delta_q):
 //   dq_q = sum_k ds_qk k_k      dk_k = sum_q ds_qk q_q      dv_k = sum_q p_qk dy_q
-// Layout: NHWC in and out; packed channel-major in between (packed_grid.h).
+// Layout: NHWC of any storage type in and out; packed channel-major float32 in between (packed_grid.h).
 // Mapping: two gathers. Sixteen queries at a time walk their keys and keep dq; sixteen keys at a time walk the queries
 //   they belong to and keep dk and dv. Both recompute p from the saved log-sum-exp.
-// Numerics: float32; the sums of an owner are formed in the order of its arcs.
+// Numerics: float32; delta is that of y as stored, so rounded; sums of an owner are formed in the order of its arcs.
 
 #include "blocks.h"
 #include "kernels.h"
 #include "packed_grid.h"
+#include "storage.h"
 #include "strips.h"
 
 namespace s2attn::cpu {
@@ -15,24 +16,33 @@ namespace {
 
 struct BackwardPass {
   const BackwardParams& params;
+  Storage storage;
   Owners queries;
   Owners keys;
   PackedGrid q, dy, lse, delta;  // on the query grid
   PackedGrid k, v;               // on the key grid
 };
 
+template <typename storage_t>
+float inner_product(const storage_t* a, const storage_t* b, int32_t count) {
+  const int32_t whole = count / 4 * 4;
+  Quad sums = {};
+  for (int32_t i = 0; i < whole; i += 4) sums += load_quad(a + i) * load_quad(b + i);
+  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (int32_t i = whole; i < count; ++i) sum += load_one(a + i) * load_one(b + i);
+  return sum;
+}
+
+template <typename storage_t>
 void compute_delta(const BackwardParams& params, int threads) {
   const Shape& shape = params.shape;
-  const auto* dy = static_cast<const float*>(params.dy);
-  const auto* y = static_cast<const float*>(params.y);
+  const auto* dy = static_cast<const storage_t*>(params.dy);
+  const auto* y = static_cast<const storage_t*>(params.y);
   const int64_t count = shape.batch * shape.query.nlat * shape.query.nlon * shape.heads;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int32_t c = 0; c < shape.channels_out; ++c)
-      sum += dy[i * shape.channels_out + c] * y[i * shape.channels_out + c];
-    params.delta[i] = sum;
+    const int64_t first = i * shape.channels_out;
+    params.delta[i] = inner_product(dy + first, y + first, shape.channels_out);
   }
 }
 
@@ -53,7 +63,7 @@ void query_block(const BackwardPass& pass, const OwnerBlock& block, Lanes* dq) {
       scores[i] = exponential(scores[i] - lse) * params.quad_weights[strip[i].lat] * (products[i] - delta);
     accumulate<n>(k, strip, scores, dq);
   });
-  store_block(pass.queries, block, dq, static_cast<float*>(params.dq), shape.channels);
+  store_block(pass.queries, block, dq, {params.dq, pass.storage, shape.channels});
 }
 
 void key_block(const BackwardPass& pass, const OwnerBlock& block, Lanes* dk) {
@@ -76,28 +86,33 @@ void key_block(const BackwardPass& pass, const OwnerBlock& block, Lanes* dk) {
     for (int i = 0; i < n; ++i) scores[i] *= products[i] - load(delta.at(strip[i].line, strip[i].x));
     accumulate<n>(q, strip, scores, dk);
   });
-  if (params.dk) store_block(pass.keys, block, dk, static_cast<float*>(params.dk), shape.channels);
-  if (params.dv) store_block(pass.keys, block, dv, static_cast<float*>(params.dv), shape.channels_out);
+  if (params.dk) store_block(pass.keys, block, dk, {params.dk, pass.storage, shape.channels});
+  if (params.dv) store_block(pass.keys, block, dv, {params.dv, pass.storage, shape.channels_out});
 }
 
 }  // namespace
 
-void backward(BackwardParams params, int threads) {
+void backward(const BackwardParams& params, Storage storage, int threads) {
   const Shape& shape = params.shape;
   const int32_t query_classes = params.query_table.residues, key_classes = params.key_table.residues;
   const int64_t features = int64_t{shape.heads} * shape.channels;
   const int64_t features_out = int64_t{shape.heads} * shape.channels_out;
-  compute_delta(params, threads);
-  const auto pack = [&](const void* data, Grid grid, int64_t count, int32_t classes) {
-    return PackedGrid({static_cast<const float*>(data), shape.batch, grid, count, classes}, threads);
+  with_storage(storage, [&]<typename storage_t>(storage_t) { compute_delta<storage_t>(params, threads); });
+  const auto pack_as = [&](Storage type, const void* data, Grid grid, int64_t count, int32_t classes) {
+    return PackedGrid({data, type, shape.batch, grid, count, classes}, threads);
+  };
+  const auto pack = [&](auto... source) { return pack_as(storage, source...); };
+  const auto pack_statistic = [&](const float* data) {
+    return pack_as(Storage::float32, data, shape.query, shape.heads, query_classes);
   };
   const BackwardPass pass{params,
+                          storage,
                           {shape.batch, shape.query, query_classes, shape.heads},
                           {shape.batch, shape.key, key_classes, shape.heads},
                           pack(params.q, shape.query, features, query_classes),
                           pack(params.dy, shape.query, features_out, query_classes),
-                          pack(params.lse, shape.query, shape.heads, query_classes),
-                          pack(params.delta, shape.query, shape.heads, query_classes),
+                          pack_statistic(params.lse),
+                          pack_statistic(params.delta),
                           pack(params.k, shape.key, features, key_classes),
                           pack(params.v, shape.key, features_out, key_classes)};
   const Scratch scratch(threads, int64_t{shape.channels} + shape.channels_out);

@@ -70,14 +70,14 @@ inline OwnerChannels owner_channels(const Owners& owners, const OwnerBlock& bloc
   return {grid.line(line, int64_t{block.head} * channels) + block.first, grid.line_stride()};
 }
 
-// Writes values[c] (lane i = owner i) to the NHWC tensor at target, channels head * channels + c.
-inline void store_block(const Owners& owners, const OwnerBlock& block, const Lanes* values, float* target,
-                        int32_t channels) {
-  const int64_t features = int64_t{owners.heads} * channels;
-  const int64_t longitude = block.residue + int64_t{owners.residues} * block.first;
-  const int64_t point = (block.batch * owners.grid.nlat + block.lat) * owners.grid.nlon + longitude;
-  transpose(reinterpret_cast<const float*>(values), kLanes, target + point * features + int64_t{block.head} * channels,
-            features * owners.residues, channels, block.count);
-}
+// An NHWC tensor on the owners' grid with a number of channels per head.
+struct Target {
+  void* data;
+  Storage storage;
+  int32_t channels;
+};
+
+// Writes values[c] (lane i = owner i) to the channels of the block's head, converted to what the target is stored as.
+void store_block(const Owners& owners, const OwnerBlock& block, const Lanes* values, const Target& target);
 
 }  // namespace s2attn::cpu

@@ -1,6 +1,6 @@
 // Computes: y = sum_i w_i exp(q . k_i) v_i / sum_i w_i exp(q . k_i) and lse = log sum_i w_i exp(q . k_i) over the
 //   partners i of each query; without partners y = 0 and lse = -inf.
-// Layout: NHWC in and out; packed channel-major in between (packed_grid.h).
+// Layout: NHWC of any storage type in and out; packed channel-major float32 in between (packed_grid.h).
 // Mapping: a thread takes sixteen queries of one latitude and head at a time, a lane each; they share the arcs, shifted.
 // Numerics: float32, online softmax: y and the sum are rescaled whenever the running maximum of a lane rises.
 #include <cmath>
@@ -15,6 +15,7 @@ namespace {
 
 struct ForwardPass {
   const ForwardParams& params;
+  Storage storage;
   Owners queries;
   PackedGrid q, k, v;
 };
@@ -75,21 +76,22 @@ void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
     empty = false;
   });
   const Lanes lse = softmax.finish(empty);
-  store_block(pass.queries, block, y, static_cast<float*>(params.y), shape.channels_out);
-  store_block(pass.queries, block, &lse, params.lse, 1);
+  store_block(pass.queries, block, y, {params.y, pass.storage, shape.channels_out});
+  store_block(pass.queries, block, &lse, {params.lse, Storage::float32, 1});
 }
 
 }  // namespace
 
-void forward(ForwardParams params, int threads) {
+void forward(const ForwardParams& params, Storage storage, int threads) {
   const Shape& shape = params.shape;
   const int32_t query_classes = params.query_table.residues, key_classes = params.query_table.stride;
   const int64_t features = int64_t{shape.heads} * shape.channels;
   const int64_t features_out = int64_t{shape.heads} * shape.channels_out;
   const auto pack = [&](const void* data, Grid grid, int64_t count, int32_t classes) {
-    return PackedGrid({static_cast<const float*>(data), shape.batch, grid, count, classes}, threads);
+    return PackedGrid({data, storage, shape.batch, grid, count, classes}, threads);
   };
   const ForwardPass pass{params,
+                         storage,
                          {shape.batch, shape.query, query_classes, shape.heads},
                          pack(params.q, shape.query, features, query_classes),
                          pack(params.k, shape.key, features, key_classes),

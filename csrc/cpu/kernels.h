@@ -1,11 +1,11 @@
-// Entry points of the CPU kernels (float32 storage and arithmetic). Results do not depend on the number of threads.
+// Entry points of the CPU kernels (arithmetic in float32). Results do not depend on the number of threads.
 #pragma once
 
 #include "../problem.h"
 
 namespace s2attn::cpu {
 
-void forward(ForwardParams params, int threads);
-void backward(BackwardParams params, int threads);
+void forward(const ForwardParams& params, Storage storage, int threads);
+void backward(const BackwardParams& params, Storage storage, int threads);
 
 }  // namespace s2attn::cpu

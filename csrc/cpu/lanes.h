@@ -14,7 +14,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 using Lanes = float __attribute__((vector_size(kLaneBytes)));
 using IntLanes = int32_t __attribute__((vector_size(kLaneBytes)));
-using Quad = float __attribute__((vector_size(16)));
 
 inline Lanes splat(float value) { return Lanes{} + value; }
 
@@ -49,38 +48,6 @@ inline Lanes exponential(Lanes x) {
   p = p * r * r + r + 1.0f;
   const Lanes result = (Lanes)((IntLanes)p + ((IntLanes)shifted << 23));
   return vanishes ? Lanes{} : result;
-}
-
-inline Quad load_quad(const float* source) {
-  Quad quad;
-  std::memcpy(&quad, source, sizeof quad);
-  return quad;
-}
-
-inline void store_quad(float* target, Quad quad) { std::memcpy(target, &quad, sizeof quad); }
-
-// target[j * target_stride + i] = source[i * source_stride + j], i and j = 0 .. 3.
-inline void transpose_quads(const float* source, int64_t source_stride, float* target, int64_t target_stride) {
-  const Quad a = load_quad(source), b = load_quad(source + source_stride);
-  const Quad c = load_quad(source + 2 * source_stride), d = load_quad(source + 3 * source_stride);
-  const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  store_quad(target, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
-  store_quad(target + target_stride, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
-  store_quad(target + 2 * target_stride, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
-  store_quad(target + 3 * target_stride, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
-}
-
-// The rows x columns matrix at source, transposed to target.
-inline void transpose(const float* source, int64_t source_stride, float* target, int64_t target_stride, int64_t rows,
-                      int64_t columns) {
-  const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
-  for (int64_t i = 0; i < whole_rows; i += 4)
-    for (int64_t j = 0; j < whole_columns; j += 4)
-      transpose_quads(source + i * source_stride + j, source_stride, target + j * target_stride + i, target_stride);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
-      target[j * target_stride + i] = source[i * source_stride + j];
 }
 
 }  // namespace s2attn::cpu

@@ -3,6 +3,8 @@
 #include <new>
 
 #include "lanes.h"
+#include "storage.h"
+#include "transpose.h"
 
 namespace s2attn::cpu {
 namespace {
@@ -14,19 +16,28 @@ int64_t line_length(int64_t elements) {
   return (vectors | 1) * kLanes;
 }
 
+int64_t line_count(const PackedGrid::Source& source) { return source.batch * source.grid.nlat * source.classes; }
+
 }  // namespace
 
-PackedGrid::PackedGrid(const Source& source, int threads) : features_(source.features) {
-  const int64_t elements = source.grid.nlon / source.classes;
-  line_ = line_length(elements);
-  const int64_t lines = source.batch * source.grid.nlat * source.classes;
-  data_.reset(static_cast<float*>(std::aligned_alloc(kLaneBytes, lines * features_ * line_ * sizeof(float))));
+PackedGrid::PackedGrid(const Source& source, int threads)
+    : features_(source.features), line_(line_length(source.grid.nlon / source.classes)) {
+  const int64_t size = line_count(source) * features_ * line_;
+  data_.reset(static_cast<float*>(std::aligned_alloc(kLaneBytes, size * sizeof(float))));
   if (!data_) throw std::bad_alloc();
+  with_storage(source.storage, [&]<typename storage_t>(storage_t) {
+    pack(static_cast<const storage_t*>(source.data), source, threads);
+  });
+}
+
+template <typename storage_t>
+void PackedGrid::pack(const storage_t* data, const Source& source, int threads) {
+  const int64_t lines = line_count(source), elements = source.grid.nlon / source.classes;
   const int64_t row_stride = features_ * source.classes;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t index = 0; index < lines; ++index) {
     const int64_t latitude = index / source.classes, longitude = index % source.classes;
-    const float* first = source.data + (latitude * source.grid.nlon + longitude) * features_;
+    const storage_t* first = data + (latitude * source.grid.nlon + longitude) * features_;
     float* target = data_.get() + index * features_ * line_;
     transpose(first, row_stride, target, line_, elements, features_);
     for (int64_t f = 0; f < features_; ++f) {

@@ -9,22 +9,22 @@
 
 namespace s2attn::cpu {
 
-// Source: NHWC, [batch, nlat, nlon, features].
-// Packed: [batch * nlat * classes][features][line], where class c of a latitude holds the longitudes c, c + classes,
-// c + 2 classes, ... The finer of the two grids has classes = pscale, the coarser 1: stepping to the next owner then
-// always steps to the next element of the partner's line, also where the grids differ. The tail of a line repeats its
-// beginning, so a load that starts before the seam runs across it.
+// Source: NHWC, [batch, nlat, nlon, features], of any storage type.
+// Packed: float32, [batch * nlat * classes][features][line], where class c of a latitude holds the longitudes c,
+// c + classes, c + 2 classes, ... The finer of the two grids has classes = pscale, the coarser 1: stepping to the next
+// owner then always steps to the next element of the partner's line, also where the grids differ. The tail of a line
+// repeats its beginning, so a load that starts before the seam runs across it.
 class PackedGrid {
  public:
   struct Source {
-    const float* data;
+    const void* data;
+    Storage storage;
     int64_t batch;
     Grid grid;
     int64_t features;
     int32_t classes;
   };
 
-  PackedGrid() = default;
   PackedGrid(const Source& source, int threads);
 
   const float* line(int64_t line_index, int64_t feature) const {
@@ -37,6 +37,10 @@ class PackedGrid {
   struct Free {
     void operator()(float* pointer) const { std::free(pointer); }
   };
+
+  template <typename storage_t>
+  void pack(const storage_t* data, const Source& source, int threads);
+
   std::unique_ptr<float[], Free> data_;
   int64_t features_ = 0;
   int64_t line_ = 0;

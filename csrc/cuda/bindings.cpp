@@ -13,15 +13,6 @@ extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void
 namespace s2attn {
 namespace {
 
-cuda::Storage storage_of(const at::Tensor& q) {
-  switch (q.scalar_type()) {
-    case at::kFloat: return cuda::Storage::float32;
-    case at::kHalf: return cuda::Storage::float16;
-    case at::kBFloat16: return cuda::Storage::bfloat16;
-    default: TORCH_CHECK(false, "q: got dtype ", q.scalar_type(), ", expected float32, float16 or bfloat16 on CUDA");
-  }
-}
-
 void* current_stream(const at::Tensor& q) {
   void* stream = nullptr;
   const int32_t error = aoti_torch_get_current_cuda_stream(q.device().index(), &stream);
@@ -33,7 +24,7 @@ std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& q, const at::T
                                                 const at::Tensor& quad_weights, const at::Tensor& query_arcs,
                                                 const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
                                                 const at::Tensor& key_arc_off, int64_t heads) {
-  const cuda::Storage storage = storage_of(q);
+  const Storage storage = storage_of(q, "CUDA");
   const c10::DeviceGuard guard(q.device());
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
@@ -46,7 +37,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cuda(
     const at::Tensor& lse, const at::Tensor& quad_weights, const at::Tensor& query_arcs,
     const at::Tensor& query_arc_off, const at::Tensor& key_arcs, const at::Tensor& key_arc_off, int64_t heads,
     std::array<bool, 3> needs) {
-  const cuda::Storage storage = storage_of(q);
+  const Storage storage = storage_of(q, "CUDA");
   const c10::DeviceGuard guard(q.device());
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};

@@ -5,8 +5,6 @@
 
 namespace s2attn::cuda {
 
-enum class Storage { float32, float16, bfloat16 };
-
 // stream: a cudaStream_t of the current device. Errors of a launch are thrown as std::runtime_error.
 void forward(const ForwardParams& params, Storage storage, void* stream);
 void backward(const BackwardParams& params, Storage storage, void* stream);

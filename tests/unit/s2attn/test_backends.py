@@ -12,9 +12,10 @@ def query(dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tens
     return torch.zeros(1, 2, 4, 1, dtype=dtype, device=device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("backend", ["auto", "cpu"])
-def test_float32_on_the_cpu_runs_the_cpu_kernels(backend: str) -> None:
-    assert choose(query(), backend) == "cpu"
+def test_tensors_on_the_cpu_run_the_cpu_kernels(dtype: torch.dtype, backend: str) -> None:
+    assert choose(query(dtype), backend) == "cpu"
     assert registration.loaded()["cpu"].devices == ("cpu",)
 
 
@@ -29,13 +30,12 @@ def test_an_unknown_backend_is_named() -> None:
         choose(query(), "gpu")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 @pytest.mark.parametrize("backend", ["auto", "cpu"])
-def test_a_dtype_without_kernels_is_refused_with_every_reason(dtype: torch.dtype, backend: str) -> None:
+def test_a_dtype_without_kernels_is_refused_with_every_reason(backend: str) -> None:
     with pytest.raises(UnsupportedProblem) as refused:
-        choose(query(dtype), backend)
+        choose(query(torch.float64), backend)
     assert refused.value.reasons == {
-        "cpu": f"runs torch.float32, q is {dtype}",
+        "cpu": "runs torch.float32, torch.float16, torch.bfloat16, q is torch.float64",
         "cuda": "runs tensors on cuda, q is on cpu",
         "reference": 'would run it, slowly: ask for backend="reference"',
     }

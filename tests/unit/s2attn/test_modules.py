@@ -172,12 +172,14 @@ def test_double_precision_runs_on_the_reference() -> None:
     assert built(torch.randn(1, 4, 6, 12, dtype=torch.float64)).dtype == torch.float64
 
 
-def test_autocast_lowers_the_layer_as_a_whole() -> None:
-    built = layer(use_qknorm=True)
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_lowers_the_layer_as_a_whole(dtype: torch.dtype, backend: str) -> None:
+    built = layer(use_qknorm=True, backend=backend)
     x = torch.randn(1, 4, 6, 12)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         y = built(x)
-    assert y.dtype == torch.bfloat16
+    assert y.dtype == dtype
     torch.testing.assert_close(y.float(), built(x), rtol=0.1, atol=0.1)
 
 

@@ -10,12 +10,29 @@ from s2attn import AttentionProblem, NeighborhoodAttentionS2, neighborhood, neig
 from s2attn.ops import registration
 from s2attn.ops.reference import reference_attention
 
-# float32 against float64: rounding of the inputs alone gives 1e-7
-TOLERANCE = 2e-6
+
+class Tolerance(NamedTuple):
+    """Largest errors against float64 on the same inputs, which are rounded already."""
+
+    relative: float  # L2, of a whole tensor
+    absolute: float  # of an element of a gradient; those of a query with one key are differences that should vanish
+    lse: float  # absolute and relative
+
+
+TOLERANCES = {
+    # sums of float32; rounding of the inputs alone gave 1e-7
+    torch.float32: Tolerance(2e-6, 1e-5, 1e-5),
+    # outputs are rounded (half a place is 2^-12 to 2^-11), and delta is that of the rounded y; lse is never rounded
+    torch.float16: Tolerance(6e-4, 1e-2, 1e-5),
+    # the same, with 2^-9 to 2^-8
+    torch.bfloat16: Tolerance(5e-3, 6e-2, 1e-5),
+}
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 
 
 class Call(NamedTuple):
-    """A problem with float32 inputs on the CPU."""
+    """A problem with inputs on the CPU."""
 
     problem: AttentionProblem
     q: torch.Tensor
@@ -36,8 +53,18 @@ class Call(NamedTuple):
             self.dy, self.q, self.k, self.v, y, lse, *self.tables, self.problem.heads, needs
         )
 
+    def expected(self) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Values and gradients in float64 of the inputs as they are, and the log-sum-exp."""
+        q, k, v = (x.double().requires_grad_() for x in (self.q, self.k, self.v))
+        y, lse = reference_attention(q, k, v, neighborhood(self.problem), heads=self.problem.heads)
+        gradients = torch.autograd.grad(y, (q, k, v), self.dy.double())
+        return dict(zip(("y", "dq", "dk", "dv"), (y.detach(), *gradients), strict=True)), lse.detach()
 
-def draw(problem: AttentionProblem, batch: int = 2) -> Call:
+    def got(self) -> dict[str, torch.Tensor]:
+        return dict(zip(("y", "dq", "dk", "dv"), (self.forward()[0], *self.backward()), strict=True))
+
+
+def draw(problem: AttentionProblem, batch: int = 2, dtype: torch.dtype = torch.float32) -> Call:
     generator = torch.Generator().manual_seed(7)
     shapes = (
         problem.query_tensor_shape(batch),
@@ -45,7 +72,7 @@ def draw(problem: AttentionProblem, batch: int = 2) -> Call:
         problem.value_tensor_shape(batch),
         problem.output_tensor_shape(batch),
     )
-    return Call(problem, *(torch.randn(shape, generator=generator) for shape in shapes))
+    return Call(problem, *(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
 
 
 SELF = AttentionProblem((6, 12), (6, 12), heads=2, channels_in=8, channels_out=4)
@@ -72,25 +99,75 @@ def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return difference / scale if scale else difference
 
 
-def test_equals_golden_values_and_gradients(golden_attention: object) -> None:
+@DTYPES
+def test_equals_golden_values_and_gradients(golden_attention: object, dtype: torch.dtype) -> None:
     problem, inputs, expected = golden_attention.problem, golden_attention.inputs, golden_attention.expected
-    call = Call(problem, *(inputs[name].float() for name in ("q", "k", "v", "dy")))
-    got = dict(zip(("y", "dq", "dk", "dv"), (call.forward()[0], *call.backward()), strict=True))
+    call = Call(problem, *(inputs[name].to(dtype) for name in ("q", "k", "v", "dy")))
+    if dtype != torch.float32:  # golden are the values of inputs that are not rounded
+        expected, _ = call.expected()
+    got = call.got()
+    assert all(x.dtype == dtype for x in got.values())
     errors = {name: relative_error(got[name], expected[name]) for name in expected}
-    assert max(errors.values()) < TOLERANCE, errors
+    assert max(errors.values()) < TOLERANCES[dtype].relative, errors
 
 
-def test_equals_the_reference_on_degenerate_problems(degenerate_problem: AttentionProblem) -> None:
-    call = draw(degenerate_problem)
-    q, k, v = (x.double().requires_grad_() for x in (call.q, call.k, call.v))
-    y, lse = reference_attention(q, k, v, neighborhood(degenerate_problem), heads=degenerate_problem.heads)
-    gradients = torch.autograd.grad(y, (q, k, v), call.dy.double())
-    got_y, got_lse = call.forward()
-    assert relative_error(got_y, y.detach()) < TOLERANCE
-    torch.testing.assert_close(got_lse.double(), lse.detach(), rtol=1e-5, atol=1e-5)
-    for got, expected in zip(call.backward(), gradients, strict=True):
-        assert torch.isfinite(got).all()
-        assert float((got - expected).abs().max()) < 1e-5
+@DTYPES
+def test_equals_the_reference_on_degenerate_problems(degenerate_problem: AttentionProblem, dtype: torch.dtype) -> None:
+    call, tolerance = draw(degenerate_problem, dtype=dtype), TOLERANCES[dtype]
+    expected, expected_lse = call.expected()
+    y, lse = call.forward()
+    assert (y.dtype, lse.dtype) == (dtype, torch.float32)
+    assert relative_error(y, expected["y"]) < tolerance.relative
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=tolerance.lse, atol=tolerance.lse)
+    got = call.got()
+    assert all(torch.isfinite(x).all() for x in got.values())
+    errors = {name: float((got[name] - expected[name]).abs().max()) for name in ("dq", "dk", "dv")}
+    assert max(errors.values()) < tolerance.absolute, errors
+
+
+def patterns(dtype: torch.dtype) -> torch.Tensor:
+    """All 65536 values of a type of two bytes."""
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+# two longitudes are converted one by one, four of them together
+@pytest.mark.parametrize("nlon", [2, 4])
+@HALVES
+def test_every_value_of_a_type_is_read_and_written_as_it_is(dtype: torch.dtype, nlon: int) -> None:
+    values = patterns(dtype)
+    channels = values.numel() // nlon
+    problem = AttentionProblem((1, nlon), (1, nlon), *2 * ["legendre-gauss"], 1e-3, channels_out=channels)
+    call = draw(problem, batch=1, dtype=dtype)._replace(v=values.view(1, 1, nlon, channels))
+    call = call._replace(q=torch.zeros_like(call.q))
+    arguments = _changed(call, quad_weights=torch.ones(1))  # so that y = v, without rounding
+    y, _ = torch.ops.s2attn.neighborhood_attention(*arguments)
+    torch.testing.assert_close(y, call.v, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("nlon", [2, 4])
+@HALVES
+def test_results_are_rounded_to_nearest_even(dtype: torch.dtype, nlon: int) -> None:
+    values = patterns(dtype)
+    scattered = values[torch.randperm(values.numel(), generator=torch.Generator().manual_seed(5))]
+    # halves of neighbors are ties; 16 and 2^119 are half of the last place of the largest values: the first to overflow
+    half_a_place = torch.full_like(values, 16.0 if dtype == torch.float16 else 2.0**119)
+    a = torch.cat([values, values, values, values])
+    b = torch.cat([values.roll(-1), scattered, half_a_place, values / 256])
+    problem = AttentionProblem((1, nlon), (1, nlon), *2 * ["legendre-gauss"], 3.2, channels_out=a.numel())
+    dy = torch.zeros(problem.output_tensor_shape(1), dtype=dtype)
+    dy[0, 0, 0], dy[0, 0, 1] = a, b
+    call = draw(problem, batch=1, dtype=dtype)._replace(dy=dy)
+    call = call._replace(q=torch.zeros_like(call.q))
+    q, k, v, _, *tables_and_heads = _changed(call)
+    # p = 1 with these statistics, so dv is the sum of all dy
+    lse = torch.zeros(1, 1, nlon, 1)
+    dv = torch.ops.s2attn.neighborhood_attention_backward(
+        dy, q, k, v, torch.zeros_like(dy), lse, torch.ones(1), *tables_and_heads, [False, False, True]
+    )[2]
+    expected = (a.float() + b.float()).to(dtype)
+    assert expected.isinf().any()
+    for key in range(nlon):
+        torch.testing.assert_close(dv[0, 0, key], expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_query_without_keys_yields_zero_and_has_no_gradient() -> None:
@@ -105,23 +182,28 @@ def test_a_query_without_keys_yields_zero_and_has_no_gradient() -> None:
 
 
 @DIRECTIONS
-def test_opcheck_accepts_the_forward(problem: AttentionProblem) -> None:
-    call = draw(problem)
+@DTYPES
+def test_opcheck_accepts_the_forward(problem: AttentionProblem, dtype: torch.dtype) -> None:
+    call = draw(problem, dtype=dtype)
     inputs = tuple(x.requires_grad_() for x in (call.q, call.k, call.v))
     torch.library.opcheck(torch.ops.s2attn.neighborhood_attention, (*inputs, *call.tables, problem.heads))
 
 
 @pytest.mark.parametrize("needs", [(True, True, True), (True, False, False), (False, True, False)])
-def test_opcheck_accepts_the_backward(needs: tuple[bool, bool, bool]) -> None:
-    call = draw(UP)
+@DTYPES
+def test_opcheck_accepts_the_backward(needs: tuple[bool, bool, bool], dtype: torch.dtype) -> None:
+    call = draw(UP, dtype=dtype)
     arguments = (call.dy, call.q, call.k, call.v, *call.forward(), *call.tables, UP.heads, list(needs))
     torch.library.opcheck(torch.ops.s2attn.neighborhood_attention_backward, arguments)
 
 
 @DIRECTIONS
+@DTYPES
 @pytest.mark.usefixtures("_restored_threads")
-def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threads(problem: AttentionProblem) -> None:
-    call = draw(problem)
+def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threads(
+    problem: AttentionProblem, dtype: torch.dtype
+) -> None:
+    call = draw(problem, dtype=dtype)
     torch.set_num_threads(1)
     expected = (*call.forward(), *call.backward())
     for threads in (1, 2, 3):
@@ -138,6 +220,16 @@ def test_only_the_gradients_asked_for_are_computed(problem: AttentionProblem, wa
     only = call.backward(tuple(i == wanted for i in range(3)))
     for i in range(3):
         assert torch.equal(only[i], everything[i]) if i == wanted else only[i].shape == (0,)
+
+
+@HALVES
+def test_autograd_yields_gradients_of_the_dtype_of_its_inputs(dtype: torch.dtype) -> None:
+    call = draw(UP, dtype=dtype)
+    q, k, v = (x.clone().requires_grad_() for x in (call.q, call.k, call.v))
+    y = neighborhood_attention(q, k, v, neighborhood(UP), heads=UP.heads)
+    for got, expected in zip(torch.autograd.grad(y, (q, k, v), call.dy), call.backward(), strict=True):
+        assert got.dtype == dtype
+        assert torch.equal(got, expected)
 
 
 def test_autograd_asks_for_what_is_needed_and_takes_any_strides() -> None:
@@ -230,8 +322,12 @@ def _changed(call: Call, **changes: object) -> list[object]:
         ({"heads": 3}, r"q: got 8 channels, expected a multiple of the number of heads, 3"),
         ({"q": torch.zeros(2, 6, 12)}, r"q: got shape \[2, 6, 12\], expected \[batch, nlat, nlon, channels\]"),
         ({"q": torch.zeros(2, 0, 12, 8)}, r"q: got shape .*, expected 1 .. 2\^31 - 1 in dimension 1"),
-        ({"q": torch.zeros(2, 6, 12, 8).double()}, r"q: got dtype Double, expected float32 on a CPU"),
+        (
+            {"q": torch.zeros(2, 6, 12, 8).double()},
+            r"q: got dtype Double, expected float32, float16 or bfloat16 on a CPU",
+        ),
         ({"k": torch.zeros(2, 6, 12, 8).half()}, r"k: got dtype Half, expected Float"),
+        ({"q": torch.zeros(2, 6, 12, 8).bfloat16()}, r"k: got dtype Float, expected BFloat16"),
         ({"k": torch.zeros(2, 6, 12, 6)}, r"k: got shape \[2, 6, 12, 6\], expected \[2, 6, 12, 8\]"),
         ({"v": torch.zeros(1, 6, 12, 4)}, r"v: got shape \[1, 6, 12, 4\], expected \[2, 6, 12, 4\]"),
         ({"v": torch.zeros(2, 12, 6, 4).transpose(1, 2)}, r"v: got strides .*, expected a contiguous tensor"),
