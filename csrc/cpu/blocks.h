@@ -70,12 +70,21 @@ inline OwnerChannels owner_channels(const Owners& owners, const OwnerBlock& bloc
   return {grid.line(line, int64_t{block.head} * channels) + block.first, grid.line_stride()};
 }
 
-// An NHWC tensor on the owners' grid with a number of channels per head.
+// NHWC tensors on the owners' grid, to read or to write, with a number of channels per head.
+struct Source {
+  const void* data;
+  Storage storage;
+  int32_t channels;
+};
+
 struct Target {
   void* data;
   Storage storage;
   int32_t channels;
 };
+
+// Reads the channels of the block's head: values[c], lane i = owner i, zeros beyond the last owner.
+void load_block(const Owners& owners, const OwnerBlock& block, const Source& source, Lanes* values);
 
 // Writes values[c] (lane i = owner i) to the channels of the block's head, converted to what the target is stored as.
 void store_block(const Owners& owners, const OwnerBlock& block, const Lanes* values, const Target& target);

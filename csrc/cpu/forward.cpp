@@ -1,6 +1,6 @@
 // Computes: y = sum_i w_i exp(q . k_i) v_i / sum_i w_i exp(q . k_i) and lse = log sum_i w_i exp(q . k_i) over the
 //   partners i of each query; without partners y = 0 and lse = -inf.
-// Layout: NHWC of any storage type in and out; packed channel-major float32 in between (packed_grid.h).
+// Layout: NHWC of any storage type in and out; keys and values packed as channel-major float32 (packed_grid.h).
 // Mapping: a thread takes sixteen queries of one latitude and head at a time, a lane each; they share the arcs, shifted.
 // Numerics: float32, online softmax: y and the sum are rescaled whenever the running maximum of a lane rises.
 #include <cmath>
@@ -17,7 +17,7 @@ struct ForwardPass {
   const ForwardParams& params;
   Storage storage;
   Owners queries;
-  PackedGrid q, k, v;
+  PackedGrid k, v;
 };
 
 // The online softmax of sixteen queries: sums of weighted values, relative to the largest score so far.
@@ -64,7 +64,9 @@ void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
   const ForwardParams& params = pass.params;
   const Shape& shape = params.shape;
   const HeadLines k(pass.k, block.head, shape.channels), v(pass.v, block.head, shape.channels_out);
-  const OwnerChannels q = owner_channels(pass.queries, block, pass.q, shape.channels);
+  Lanes* q_channels = y + shape.channels_out;
+  load_block(pass.queries, block, {params.q, pass.storage, shape.channels}, q_channels);
+  const OwnerChannels q{reinterpret_cast<const float*>(q_channels), kLanes};
   OnlineSoftmax softmax(y, shape.channels_out);
   bool empty = true;
   walk(params.query_table, shape.key, block, [&]<int n>(const Partner* strip) {
@@ -84,19 +86,16 @@ void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
 
 void forward(const ForwardParams& params, Storage storage, int threads) {
   const Shape& shape = params.shape;
-  const int32_t query_classes = params.query_table.residues, key_classes = params.query_table.stride;
-  const int64_t features = int64_t{shape.heads} * shape.channels;
-  const int64_t features_out = int64_t{shape.heads} * shape.channels_out;
-  const auto pack = [&](const void* data, Grid grid, int64_t count, int32_t classes) {
-    return PackedGrid({data, storage, shape.batch, grid, count, classes}, threads);
+  const auto pack = [&](const void* data, int32_t channels) {
+    const int64_t features = int64_t{shape.heads} * channels;
+    return PackedGrid({data, storage, shape.batch, shape.key, features, params.query_table.stride}, threads);
   };
   const ForwardPass pass{params,
                          storage,
-                         {shape.batch, shape.query, query_classes, shape.heads},
-                         pack(params.q, shape.query, features, query_classes),
-                         pack(params.k, shape.key, features, key_classes),
-                         pack(params.v, shape.key, features_out, key_classes)};
-  const Scratch scratch(threads, shape.channels_out);
+                         {shape.batch, shape.query, params.query_table.residues, shape.heads},
+                         pack(params.k, shape.channels),
+                         pack(params.v, shape.channels_out)};
+  const Scratch scratch(threads, int64_t{shape.channels} + shape.channels_out);
   for_each_block(pass.queries, threads,
                  [&](const OwnerBlock& block) { query_block(pass, block, scratch.of_this_thread()); });
 }
