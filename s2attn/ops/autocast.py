@@ -1,12 +1,8 @@
-"""What autocast makes of the tensors of a call: one dtype that the kernels of their device run."""
+"""What autocast makes of the tensors of a call: the dtype of its context, which the kernels of every device run."""
 
 from __future__ import annotations
 
 import torch
-
-# Where the kernels have no narrower type, autocast widens to this one; a device that is not listed follows the dtype of
-# the autocast context.
-_KERNEL_DTYPE = {"cpu": torch.float32}
 
 
 def reconciled(device_type: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -31,7 +27,7 @@ def reconciled(device_type: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, 
 
 def cast(device_type: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Like `reconciled`, without asking whether autocast is on."""
-    dtype = _KERNEL_DTYPE.get(device_type) or torch.get_autocast_dtype(device_type)
+    dtype = torch.get_autocast_dtype(device_type)
     return tuple(x.to(dtype) if _eligible(x, device_type) else x for x in tensors)
 
 

@@ -36,7 +36,8 @@ def test_tensors_that_autocast_leaves_alone() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         kept = reconciled("cpu", double, integer, elsewhere)
         assert all(a is b for a, b in zip(kept, (double, integer, elsewhere), strict=True))
-        assert reconciled("cpu", narrow)[0].dtype == torch.float32
+        assert reconciled("cpu", narrow)[0] is narrow
+        assert reconciled("cpu", narrow.float())[0].dtype == torch.bfloat16
         with torch.autocast("cpu", enabled=False):
             assert reconciled("cpu", narrow)[0] is narrow
 
@@ -47,7 +48,8 @@ def test_the_operator_takes_mixed_dtypes_under_autocast_only(dtype: torch.dtype)
     mixed = (q.to(dtype), k, v.to(dtype))
     with torch.autocast("cpu", dtype=dtype):
         y, lse = operator(*mixed)
-    expected_y, expected_lse = operator(*(x.float() for x in mixed))
+    assert y.dtype == dtype
+    expected_y, expected_lse = operator(*(x.to(dtype) for x in mixed))
     assert torch.equal(y, expected_y)
     assert torch.equal(lse, expected_lse)
     with pytest.raises(RuntimeError, match="dtype"):
@@ -61,8 +63,7 @@ def test_the_function_takes_mixed_dtypes_under_autocast_only(dtype: torch.dtype,
     mixed = (q, k.to(dtype), v.to(dtype))
     with torch.autocast("cpu", dtype=dtype):
         y = attend(*mixed, GEOMETRY, heads=2, backend=backend)
-    # equal, not close: neither the kernels nor the reference compute below float32
-    assert torch.equal(y, attend(*(x.float() for x in mixed), GEOMETRY, heads=2, backend=backend))
+    assert torch.equal(y, attend(*(x.to(dtype) for x in mixed), GEOMETRY, heads=2, backend=backend))
     with pytest.raises(InvalidProblem, match=r"^k: got .+, expected the dtype of q, torch.float32"):
         attend(*mixed, GEOMETRY, heads=2, backend=backend)
 
@@ -72,7 +73,7 @@ def test_double_precision_is_never_narrowed_nor_mixed() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = attend(q.double(), k.double(), v.double(), GEOMETRY, heads=2, backend="reference")
         assert y.dtype == torch.float64
-        with pytest.raises(InvalidProblem, match=r"^k: got torch.float32, expected the dtype of q, torch.float64"):
+        with pytest.raises(InvalidProblem, match=r"^k: got torch.bfloat16, expected the dtype of q, torch.float64"):
             attend(q.double(), k, v, GEOMETRY, heads=2)
         with pytest.raises(RuntimeError, match="dtype Double"):
             operator(q.double(), k, v)
@@ -86,10 +87,10 @@ def test_gradients_come_in_the_dtypes_of_the_inputs(dtype: torch.dtype) -> None:
         y, _ = operator(*mixed)
     dq, dk = torch.autograd.grad(y.sum(), mixed[:2])
     assert (dq.dtype, dk.dtype) == (torch.float32, dtype)
-    exact = [x.detach().float().requires_grad_() for x in mixed]
-    expected = torch.autograd.grad(operator(*exact)[0].sum(), exact[:2])
-    assert torch.equal(dq, expected[0])
-    assert torch.equal(dk, expected[1].to(dtype))
+    narrow = [x.detach().to(dtype).requires_grad_() for x in mixed]
+    expected = torch.autograd.grad(operator(*narrow)[0].sum(), narrow[:2])
+    assert torch.equal(dq, expected[0].float())
+    assert torch.equal(dk, expected[1])
 
 
 @NARROW
