@@ -1,7 +1,5 @@
 #include "packed_grid.h"
 
-#include <new>
-
 #include "lanes.h"
 #include "storage.h"
 #include "transpose.h"
@@ -22,9 +20,8 @@ int64_t line_count(const PackedGrid::Source& source) { return source.batch * sou
 
 PackedGrid::PackedGrid(const Source& source, int threads)
     : features_(source.features), line_(line_length(source.grid.nlon / source.classes)) {
-  const int64_t size = line_count(source) * features_ * line_;
-  data_.reset(static_cast<float*>(std::aligned_alloc(kLaneBytes, size * sizeof(float))));
-  if (!data_) throw std::bad_alloc();
+  const int64_t bytes = line_count(source) * features_ * line_ * int64_t{sizeof(float)};
+  data_ = {take_memory(bytes), GiveBack{bytes}};
   with_storage(source.storage, [&]<typename storage_t>(storage_t) {
     pack(static_cast<const storage_t*>(source.data), source, threads);
   });

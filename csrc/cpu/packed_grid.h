@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "../problem.h"
+#include "kept_memory.h"
 
 namespace s2attn::cpu {
 
@@ -34,16 +34,17 @@ class PackedGrid {
   int64_t line_stride() const { return line_; }
 
  private:
-  struct Free {
-    void operator()(float* pointer) const { std::free(pointer); }
+  struct GiveBack {
+    int64_t bytes;
+    void operator()(float* pointer) const { give_memory_back(pointer, bytes); }
   };
 
   template <typename storage_t>
   void pack(const storage_t* data, const Source& source, int threads);
 
-  std::unique_ptr<float[], Free> data_;
-  int64_t features_ = 0;
-  int64_t line_ = 0;
+  int64_t features_;
+  int64_t line_;
+  std::unique_ptr<float[], GiveBack> data_;
 };
 
 }  // namespace s2attn::cpu

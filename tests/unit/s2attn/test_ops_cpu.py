@@ -1,6 +1,7 @@
 """The compiled operators on the CPU: values, gradients, opcheck, determinism, and what they refuse."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -301,6 +302,20 @@ def test_a_nan_reaches_every_query_that_sees_it_and_no_other() -> None:
     touched = torch.isnan(y).all(-1)
     assert touched[0, 3, 5]
     assert torch.equal(y[~touched], clean[~touched])
+
+
+def test_calls_at_a_time_and_in_turns_share_no_memory() -> None:
+    # packed tensors of more than 1 MiB, whose memory serves one call after another
+    calls = [
+        draw(AttentionProblem((32, 64), (32, 64), channels_in=channels, channels_out=channels), batch=1)
+        for channels in (128, 136)
+    ]
+    expected = [(*call.forward(), *call.backward()) for call in calls]
+    with ThreadPoolExecutor(4) as threads:
+        for index, got in enumerate(
+            threads.map(lambda i: (*calls[i % 2].forward(), *calls[i % 2].backward()), range(12))
+        ):
+            assert all(torch.equal(x, y) for x, y in zip(got, expected[index % 2], strict=True))
 
 
 def test_an_empty_batch_is_no_error() -> None:
