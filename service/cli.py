@@ -80,7 +80,7 @@ def demo(
         bool | None, typer.Option("--stay/--no-stay", help="Keep the page up at the end; default: on a terminal.")
     ] = None,
 ) -> None:
-    """Measure the newest kernel change of this source tree against its parent and show the verdicts."""
+    """Measure the last changes of this source tree's CPU kernels and show the verdicts."""
     from service.demo import DemoError, run_demo
     from service.embedded import ServerError, repository_root
 

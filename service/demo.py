@@ -23,6 +23,7 @@ from service.report import Exit, exit_code, failure_exit_code, terminal_table
 from service.worker.sandbox import why_unusable
 
 KERNEL_PATHS = (":(glob)csrc/*.cpp", ":(glob)csrc/*.h", "csrc/cpu")
+KERNEL_CHANGES = 5
 MAX_PAIRS = 12
 
 
@@ -49,18 +50,20 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def choose_commits(root: Path) -> DemoCommits:
-    """Return the newest commit on the first-parent line that changed a CPU kernel, against its parent.
+    """Return the newest commit on the first-parent line that changed a CPU kernel, and what was before the last five.
 
-    Where no such pair exists (a shallow clone, a single commit) HEAD is compared with itself: identical code, which
-    must never be called a regression.
+    Where nothing was before (a shallow clone, a single commit) HEAD is compared with itself: identical code, which must
+    never be called a regression.
     """
     head = git(root, "rev-parse", "HEAD")
-    changed = git(root, "rev-list", "--first-parent", "--max-count=50", head, "--", *KERNEL_PATHS).split()
-    for candidate in changed:
-        parents = git(root, "rev-list", "--parents", "--max-count=1", candidate).split()[1:]
+    newest = f"--max-count={KERNEL_CHANGES}"
+    changes = git(root, "rev-list", "--first-parent", newest, head, "--", *KERNEL_PATHS).split()
+    for count, change in reversed(list(enumerate(changes, start=1))):
+        parents = git(root, "rev-list", "--parents", "--max-count=1", change).split()[1:]
         if parents and git(root, "ls-tree", "--name-only", parents[0], "s2attn/benchmarks/__main__.py"):
-            subject = git(root, "log", "-1", "--format=%s", candidate)
-            return DemoCommits(parents[0], candidate, subject, "the newest change of a CPU kernel, against its parent")
+            subject = git(root, "log", "-1", "--format=%s", changes[0])
+            what = "the newest change of a CPU kernel" if count == 1 else f"the last {count} changes of CPU kernels"
+            return DemoCommits(parents[0], changes[0], subject, f"{what}, against what was before")
     subject = git(root, "log", "-1", "--format=%s", head)
     return DemoCommits(head, head, subject, "no earlier kernel is in this clone: HEAD against itself")
 

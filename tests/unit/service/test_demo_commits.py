@@ -18,16 +18,20 @@ def write(repository, path, text):
     return repository.commit_files(f"change {path}")
 
 
-def test_the_newest_change_of_a_cpu_kernel_is_compared_with_its_parent(repository):
-    repository.commit("package")
-    write(repository, "csrc/cpu/forward.cpp", "old")
-    parent = write(repository, "README.md", "words")
-    change = write(repository, "csrc/cpu/forward.cpp", "new")
+@pytest.mark.parametrize(("changes", "why"), [(1, "the newest change"), (3, "the last 3"), (7, "the last 5")])
+def test_the_last_changes_of_cpu_kernels_are_compared_with_what_was_before(repository, changes, why):
+    write(repository, "csrc/cpu/forward.cpp", "before there were benchmarks")
+    parent = repository.commit("package")
+    for number in range(changes):
+        if changes - number == 5:
+            parent = repository.git("rev-parse", "HEAD")
+        change = write(repository, "csrc/cpu/forward.cpp", f"version {number}")
     write(repository, "csrc/cuda/launch.cu", "not a CPU kernel")
     write(repository, "docs/later.md", "words")
     commits = choose_commits(repository.path)
     assert (commits.baseline, commits.candidate) == (parent, change)
     assert commits.subject == "change csrc/cpu/forward.cpp"
+    assert commits.why.startswith(why)
 
 
 def test_without_an_earlier_kernel_head_is_compared_with_itself(repository):
