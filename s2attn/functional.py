@@ -56,9 +56,9 @@ def neighborhood_attention(
 
     Notes
     -----
-    Tensors that are not contiguous are copied first. Under autocast q, k and v are cast to its dtype first, on a CPU to
-    float32, and y comes in that dtype; without autocast mixed dtypes are an error. The
-    quadrature-weighted softmax is that of Bonev et al., "Attention on the Sphere" (2025).
+    Tensors that are not contiguous are copied first. Under autocast q, k and v are cast to its dtype first, and y comes
+    in that dtype; without autocast mixed dtypes are an error. The quadrature-weighted softmax is that of Bonev et al.,
+    "Attention on the Sphere" (2025).
     """
     q, k, v = reconciled(q.device.type, q, k, v)
     check_tensors(q, k, v, neighborhood, heads=heads)
@@ -68,8 +68,17 @@ def neighborhood_attention(
     if choose(q, backend) == "reference":
         with torch.autocast(q.device.type, enabled=False):  # it computes in float32 or float64, never below
             return reference_attention(q, k, v, neighborhood, heads=heads)[0]
+    tables = neighborhood.tensors(q.device)  # one by one below: torch.compile of torch 2.11 cannot unpack them
     y, _ = torch.ops.s2attn.neighborhood_attention(
-        q.contiguous(), k.contiguous(), v.contiguous(), *neighborhood.tensors(q.device), heads
+        q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        tables.quad_weights,
+        tables.query_arcs,
+        tables.query_arc_off,
+        tables.key_arcs,
+        tables.key_arc_off,
+        heads,
     )
     return torch.as_tensor(y)
 
