@@ -24,7 +24,7 @@ from service.worker.sandbox import why_unusable
 
 KERNEL_PATHS = (":(glob)csrc/*.cpp", ":(glob)csrc/*.h", "csrc/cpu")
 KERNEL_CHANGES = 5
-MAX_PAIRS = 12
+MAX_PAIRS = 16
 
 
 class DemoError(Exception):

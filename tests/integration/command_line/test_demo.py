@@ -21,6 +21,6 @@ def test_the_demo_ends_in_a_table_and_an_address(tmp_path):
     assert result.returncode in {0, 1, 4}, shown
     assert len(re.findall(r"^ +cpu/(?:forward|backward)/", shown, re.MULTILINE)) == 6, shown
     assert re.search(r"page +http://127\.0\.0\.1:\d+/jobs/[0-9a-f-]{36}", shown)
-    assert re.search(r"cpu: pairs [1-9]\d*/12", shown)
+    assert re.search(r"cpu: pairs [1-9]\d*/16", shown)
     assert re.search(r"code of the commits ran in (a bubblewrap sandbox|plain child processes)", shown)
     print(f"the demo took {time.monotonic() - started:.0f} s")
