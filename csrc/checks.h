@@ -204,7 +204,7 @@ struct BackwardOutputs {
   at::Tensor dq;  // empty where not asked for
   at::Tensor dk;
   at::Tensor dv;
-  at::Tensor delta;
+  at::Tensor workspace;
 };
 
 inline BackwardOutputs backward_outputs(const BackwardInputs& in, std::array<bool, 3> needs) {
@@ -212,7 +212,7 @@ inline BackwardOutputs backward_outputs(const BackwardInputs& in, std::array<boo
     return needed ? at::empty(like.sizes(), like.options()) : at::empty({0}, like.options());
   };
   return {gradient(in.forward.q, needs[0]), gradient(in.forward.k, needs[1]), gradient(in.forward.v, needs[2]),
-          at::empty(in.lse.sizes(), in.lse.options())};
+          at::empty({2, in.lse.numel()}, in.lse.options())};
 }
 
 inline BackwardParams backward_params(const BackwardInputs& in, const BackwardOutputs& out) {
@@ -242,7 +242,7 @@ inline BackwardParams backward_params(const BackwardInputs& in, const BackwardOu
           in.y.const_data_ptr(),
           in.lse.const_data_ptr<float>(),
           in.forward.quad_weights.const_data_ptr<float>(),
-          out.delta.mutable_data_ptr<float>(),
+          out.workspace.mutable_data_ptr<float>(),
           target(out.dq),
           target(out.dk),
           target(out.dv)};

@@ -37,7 +37,7 @@ struct Grid {
 // k, dk: [batch, key.nlat, key.nlon, heads * channels]
 // v, dv: [batch, key.nlat, key.nlon, heads * channels_out]
 // y, dy: [batch, query.nlat, query.nlon, heads * channels_out]
-// lse, delta: [batch, query.nlat, query.nlon, heads]            quad_weights: [key.nlat]
+// lse: [batch, query.nlat, query.nlon, heads]                   quad_weights: [key.nlat]
 // All contiguous by contract; strides are never consulted.
 struct Shape {
   int64_t batch;
@@ -70,7 +70,7 @@ struct BackwardParams {
   const void* y;
   const float* lse;
   const float* quad_weights;
-  float* delta;  // workspace, delta = dy . y
+  float* workspace;  // two floats per query and head
   void* dq;      // a null pointer where the gradient is not asked for
   void* dk;
   void* dv;

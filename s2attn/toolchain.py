@@ -37,9 +37,12 @@ CPU_SOURCES = (
 )
 CUDA_SOURCES = (
     "csrc/cuda/bindings.cpp",
-    "csrc/cuda/instances/bfloat16.cu",
-    "csrc/cuda/instances/float16.cu",
-    "csrc/cuda/instances/float32.cu",
+    "csrc/cuda/instances/gather_bfloat16.cu",
+    "csrc/cuda/instances/gather_float16.cu",
+    "csrc/cuda/instances/gather_float32.cu",
+    "csrc/cuda/instances/tile_bfloat16.cu",
+    "csrc/cuda/instances/tile_float16.cu",
+    "csrc/cuda/instances/tile_float32.cu",
     "csrc/cuda/launch.cu",
 )
 # What each library is made from, headers included: a change anywhere else leaves its key alone.

@@ -34,6 +34,7 @@ float inner_product(const storage_t* a, const storage_t* b, int32_t count) {
 }
 
 template <typename storage_t>
+// Leaves delta in the workspace.
 void compute_delta(const BackwardParams& params, int threads) {
   const Shape& shape = params.shape;
   const auto* dy = static_cast<const storage_t*>(params.dy);
@@ -42,7 +43,7 @@ void compute_delta(const BackwardParams& params, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = i * shape.channels_out;
-    params.delta[i] = inner_product(dy + first, y + first, shape.channels_out);
+    params.workspace[i] = inner_product(dy + first, y + first, shape.channels_out);
   }
 }
 
@@ -112,7 +113,7 @@ void backward(const BackwardParams& params, Storage storage, int threads) {
                           pack(params.q, shape.query, features, query_classes),
                           pack(params.dy, shape.query, features_out, query_classes),
                           pack_statistic(params.lse),
-                          pack_statistic(params.delta),
+                          pack_statistic(params.workspace),
                           pack(params.k, shape.key, features, key_classes),
                           pack(params.v, shape.key, features_out, key_classes)};
   const Scratch scratch(threads, int64_t{shape.channels} + shape.channels_out);

@@ -6,9 +6,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
+#include <string>
 
+#include "dispatch.cuh"
 #include "instances/instances.h"
 #include "policy.h"
 
@@ -16,12 +19,27 @@ namespace s2attn::cuda {
 
 namespace {
 
-// Whether vectors of four elements may be loaded from all of these tensors.
-bool aligned(Storage storage, std::initializer_list<const void*> tensors) {
-  const uintptr_t bytes = storage == Storage::float32 ? 16 : 8;
+int alignment_of(std::initializer_list<const void*> tensors) {
+  uintptr_t alignment = 16;
   for (const void* tensor : tensors)
-    if (reinterpret_cast<uintptr_t>(tensor) % bytes != 0) return false;
-  return true;
+    while (reinterpret_cast<uintptr_t>(tensor) % alignment != 0) alignment /= 2;
+  return static_cast<int>(alignment);
+}
+
+int current_architecture() {
+  int device = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its architecture");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "asking for its architecture");
+  return 10 * major + minor;
+}
+
+KernelPolicy policy_of(const Shape& shape, Storage storage, std::initializer_list<const void*> tensors) {
+  const char* variant = std::getenv("S2ATTN_CUDA_VARIANT");
+  const int element_bytes = storage == Storage::float32 ? 4 : 2;
+  return select_policy(
+      {shape.channels, shape.channels_out, element_bytes, alignment_of(tensors), current_architecture()},
+      variant ? variant : "");
 }
 
 template <typename Visit>
@@ -37,19 +55,27 @@ void with_storage(Storage storage, const Visit& visit) {
 }  // namespace
 
 void forward(const ForwardParams& params, Storage storage, void* stream) {
-  const bool vectors = aligned(storage, {params.q, params.k, params.v, params.y});
-  const KernelPolicy policy = select_policy({params.shape.channels, params.shape.channels_out, vectors});
+  const KernelPolicy policy = policy_of(params.shape, storage, {params.q, params.k, params.v, params.y});
   with_storage(storage, [&](auto element) {
-    launch_forward<decltype(element)>(policy, params, static_cast<cudaStream_t>(stream));
+    using storage_t = decltype(element);
+    const auto launch = policy.variant == Variant::tile ? launch_tile_forward<storage_t> : launch_gather_forward<storage_t>;
+    launch(policy, params, static_cast<cudaStream_t>(stream));
   });
 }
 
 void backward(const BackwardParams& params, Storage storage, void* stream) {
-  const bool vectors = aligned(storage, {params.dy, params.q, params.k, params.v, params.dq, params.dk, params.dv});
-  const KernelPolicy policy = select_policy({params.shape.channels, params.shape.channels_out, vectors});
+  const KernelPolicy policy =
+      policy_of(params.shape, storage, {params.dy, params.q, params.k, params.v, params.dq, params.dk, params.dv});
   with_storage(storage, [&](auto element) {
-    launch_backward<decltype(element)>(policy, params, static_cast<cudaStream_t>(stream));
+    using storage_t = decltype(element);
+    const auto launch =
+        policy.variant == Variant::tile ? launch_tile_backward<storage_t> : launch_gather_backward<storage_t>;
+    launch(policy, params, static_cast<cudaStream_t>(stream));
   });
+}
+
+std::string describe(const Shape& shape, Storage storage) {
+  return to_string(policy_of(shape, storage, {}));
 }
 
 }  // namespace s2attn::cuda

@@ -1,6 +1,8 @@
 // Entry points of the CUDA kernels, for callers that know neither CUDA nor which kernel fits.
 #pragma once
 
+#include <string>
+
 #include "../problem.h"
 
 namespace s2attn::cuda {
@@ -8,5 +10,8 @@ namespace s2attn::cuda {
 // stream: a cudaStream_t of the current device. Errors of a launch are thrown as std::runtime_error.
 void forward(const ForwardParams& params, Storage storage, void* stream);
 void backward(const BackwardParams& params, Storage storage, void* stream);
+
+// The policy that serves aligned tensors of a shape, in words.
+std::string describe(const Shape& shape, Storage storage);
 
 }  // namespace s2attn::cuda

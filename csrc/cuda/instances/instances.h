@@ -1,4 +1,4 @@
-// What instances/ provides: the kernels of one storage type per file, behind these two functions.
+// What instances/ provides: the kernels of one family and storage type per file, behind these functions.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,9 +8,15 @@
 
 namespace s2attn::cuda {
 
+// gather and two_pass
 template <typename storage_t>
-void launch_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
+void launch_gather_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
 template <typename storage_t>
-void launch_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+void launch_gather_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+// tile
+template <typename storage_t>
+void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
+template <typename storage_t>
+void launch_tile_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
 
 }  // namespace s2attn::cuda

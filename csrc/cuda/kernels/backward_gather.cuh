@@ -1,35 +1,18 @@
 // Computes, with p_qk = w_k exp(q . k - lse_q), delta_q = dy_q . y_q and ds_qk = p_qk (dy_q . v_k - delta_q):
-//   backward_delta: delta      backward_query_gather: dq_q = sum_k ds_qk k_k
+//   backward_query_gather: dq_q = sum_k ds_qk k_k
 //   backward_key_gather: dk_k = sum_q ds_qk q_q and dv_k = sum_q p_qk dy_q, either alone where the other is not wanted
 // Layout: NHWC, contiguous; heads packed in the channels.
 // Mapping: one warp per owner (query or key) and head; its groups of lanes share out the partners, and add up at last.
 // Requires: Row fits both channel counts (policy.h); for SharedRow, twice channels + channels_out floats of shared
-//   memory per warp. backward_delta runs before the other two.
+//   memory per warp. backward_statistics, or its other form, runs before.
 // Numerics: arithmetic in float32 for every storage type; no atomics: deterministic.
 #pragma once
 
 #include <cmath>
 
-#include "forward_gather.cuh"
+#include "backward_statistics.cuh"
 
 namespace s2attn::cuda {
-
-__host__ __device__ inline int backward_floats_per_warp(const Shape& shape) {
-  return 2 * (shape.channels + shape.channels_out);
-}
-
-template <typename storage_t>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backward_delta(BackwardParams p) {
-  Owner owner;
-  if (!find_owner(p.shape, p.shape.query, owner)) return;
-  const int64_t row = owner.point * p.shape.heads + owner.head;
-  const auto* dy = static_cast<const storage_t*>(p.dy) + row * p.shape.channels_out;
-  const auto* y = static_cast<const storage_t*>(p.y) + row * p.shape.channels_out;
-  float sum = 0.0f;
-  for (int c = lane_index(); c < p.shape.channels_out; c += kWarp) sum += to_float(dy[c]) * to_float(y[c]);
-  sum = group_sum<kWarp>(sum);
-  if (lane_index() == 0) p.delta[row] = sum;
-}
 
 template <typename storage_t, typename Row>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backward_query_gather(BackwardParams p) {
@@ -43,7 +26,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   const auto* k = static_cast<const storage_t*>(p.k) + offset;
   const auto* v = static_cast<const storage_t*>(p.v) + offset_out;
   const int64_t row = owner.point * p.shape.heads + owner.head;
-  const float lse = p.lse[row], delta = p.delta[row];
+  const float2 statistics = query_statistics(p)[row];
 
   float* memory = warp_memory(backward_floats_per_warp(p.shape));
   Row query(p.shape.channels, memory), dy(p.shape.channels_out, memory), dq(p.shape.channels, memory);
@@ -66,8 +49,9 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (i >= count) break;
-      const float probability = p.quad_weights[partners[i].lat] * expf(group_sum<Row::kGroup>(scores[i]) - lse);
-      const float ds = probability * (group_sum<Row::kGroup>(products[i]) - delta);
+      const float score = group_sum<Row::kGroup>(scores[i]) * kLog2E;
+      const float probability = p.quad_weights[partners[i].lat] * exp2f(score - statistics.x);
+      const float ds = probability * (group_sum<Row::kGroup>(products[i]) - statistics.y);
       dq.add(ds, k + partners[i].point * features);
     }
   }
@@ -112,11 +96,11 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (i >= count) break;
-      const int64_t row = partners[i].point * p.shape.heads + owner.head;
-      const float probability = quad_weight * expf(group_sum<Row::kGroup>(scores[i]) - p.lse[row]);
+      const float2 statistics = query_statistics(p)[partners[i].point * p.shape.heads + owner.head];
+      const float probability = quad_weight * exp2f(group_sum<Row::kGroup>(scores[i]) * kLog2E - statistics.x);
       if (p.dv) dv.add(probability, dy + partners[i].point * features_out);
       if (!p.dk) continue;
-      const float ds = probability * (group_sum<Row::kGroup>(products[i]) - p.delta[row]);
+      const float ds = probability * (group_sum<Row::kGroup>(products[i]) - statistics.y);
       dk.add(ds, q + partners[i].point * features);
     }
   }

@@ -13,19 +13,9 @@
 #include "../device/owners.cuh"
 #include "../device/partners.cuh"
 #include "../device/rows.cuh"
+#include "launch_bounds.cuh"
 
 namespace s2attn::cuda {
-
-constexpr int kWarpsPerBlock = 4;
-constexpr int kBlockThreads = kWarpsPerBlock * kWarp;
-// 96 registers per thread. Left to itself, ptxas of CUDA 13.0 aims at 72 or 80 and spills 4 to 16 bytes (sm_90).
-constexpr int kBlocksPerMultiprocessor = 5;
-// Partners in flight per group: their loads overlap.
-constexpr int kBatch = 2;
-
-__host__ __device__ inline int forward_floats_per_warp(const Shape& shape) {
-  return shape.channels + shape.channels_out;
-}
 
 template <typename Row>
 struct OnlineSoftmax {

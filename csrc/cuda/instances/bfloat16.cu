@@ -1,9 +1,0 @@
-// The kernels for bfloat16 storage.
-#include "../dispatch.cuh"
-
-namespace s2attn::cuda {
-
-template void launch_forward<__nv_bfloat16>(const KernelPolicy&, const ForwardParams&, cudaStream_t);
-template void launch_backward<__nv_bfloat16>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
-
-}  // namespace s2attn::cuda

@@ -1,0 +1,55 @@
+// Computes: per query and head (lse * log2(e), delta) with delta = dy . y, which all backward kernels read.
+//   backward_statistics takes lse as the forward saved it.
+//   backward_statistics_two_pass finds it anew, in a pass for the maximum and one for the sum, and needs no saved one.
+// Layout: NHWC, contiguous; heads packed in the channels.
+// Mapping: one warp per query and head.
+// Numerics: float32; deterministic.
+#pragma once
+
+#include <cmath>
+
+#include "forward_two_pass.cuh"
+
+namespace s2attn::cuda {
+
+__device__ inline float2* query_statistics(const BackwardParams& p) { return reinterpret_cast<float2*>(p.workspace); }
+
+template <typename storage_t>
+__device__ float delta_of(const BackwardParams& p, int64_t row) {
+  const auto* dy = static_cast<const storage_t*>(p.dy) + row * p.shape.channels_out;
+  const auto* y = static_cast<const storage_t*>(p.y) + row * p.shape.channels_out;
+  float sum = 0.0f;
+  for (int c = lane_index(); c < p.shape.channels_out; c += kWarp) sum += to_float(dy[c]) * to_float(y[c]);
+  return group_sum<kWarp>(sum);
+}
+
+template <typename storage_t>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backward_statistics(BackwardParams p) {
+  Owner owner;
+  if (!find_owner(p.shape, p.shape.query, owner)) return;
+  const int64_t row = owner.point * p.shape.heads + owner.head;
+  const float delta = delta_of<storage_t>(p, row);
+  if (lane_index() == 0) query_statistics(p)[row] = {p.lse[row] * kLog2E, delta};
+}
+
+template <typename storage_t, typename Row>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor)
+    backward_statistics_two_pass(BackwardParams p) {
+  Owner owner;
+  if (!find_owner(p.shape, p.shape.query, owner)) return;
+  const int64_t row = owner.point * p.shape.heads + owner.head;
+  const QueryScores<storage_t, Row> scores{p.q, p.k, p.shape, p.query_table, owner};
+  float* memory = warp_memory(forward_floats_per_warp(p.shape));
+  Row query(p.shape.channels, memory);
+  scores.load(query);
+  const float maximum = scores.maximum(query);
+  float sum = 0.0f;
+  scores.visit(query, [&](const Partner& partner, float score) {
+    sum += p.quad_weights[partner.lat] * expf(score - maximum);
+  });
+  const float normalizer = sum_of_groups<Row>(sum);
+  const float delta = delta_of<storage_t>(p, row);
+  if (lane_index() == 0) query_statistics(p)[row] = {(maximum + logf(normalizer)) * kLog2E, delta};
+}
+
+}  // namespace s2attn::cuda
