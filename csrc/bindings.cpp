@@ -20,8 +20,12 @@
 //   nlon_in % nlon_out == 0, with residues 1 and stride pscale for queries, residues pscale and stride 1 for keys;
 //   upsampling when nlon_out % nlon_in == 0, the other way round.
 //   y like q with v's channels; lse float32 [batch, nlat_out, nlon_out, heads].
-//   Dtypes: float32, float16 and bfloat16, with arithmetic in float32, on CPU and CUDA.
-//   Bitwise deterministic on both, whatever the number of threads.
+//   Dtypes: float32, float16 and bfloat16, with arithmetic in float32, on CPU and CUDA. Extents of 1 .. 2^28, any batch,
+//   also 0; tensors of any number of elements.
+//   The contents of tables are checked on a CPU. On CUDA they are trusted: to look at them is to wait for the device.
+//   Bitwise deterministic on both, whatever the number of threads: torch.use_deterministic_algorithms changes nothing.
+//   Under autocast (of the device of q) q, k and v are cast to its dtype first and y comes in that dtype, gradients in
+//   those of the inputs; quad_weights, lse and float64 tensors are never cast. Without it mixed dtypes are an error.
 //
 // neighborhood_attention_backward(dy, q, k, v, y, lse, ..., heads, needs) -> (dq, dk, dv)
 //
@@ -29,7 +33,8 @@
 //   dq = sum_i p (dy . v - delta) k, dk = sum_o p (dy . v - delta) q, dv = sum_o p dy.
 //   dy, y like the forward's y, lse as the forward gave it; the rest as above. needs: which of dq, dk, dv are wanted;
 //   the others come back empty, of shape [0]. Both gathers keep their sums to themselves: no atomics, bitwise
-//   deterministic. Not differentiable itself, and lse has no gradient.
+//   deterministic, for torch.use_deterministic_algorithms too. Not differentiable itself, and lse has no gradient.
+//   Not touched by autocast: it runs in the dtypes that the forward ran in, and dy must come in that of y.
 TORCH_LIBRARY(s2attn, m) {
   m.def(
       "neighborhood_attention(Tensor q, Tensor k, Tensor v, Tensor quad_weights, Tensor query_arcs, "

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <tuple>
 
 #include "problem.h"
@@ -45,6 +44,10 @@ struct BackwardInputs {
   const at::Tensor& lse;
 };
 
+// Of latitudes, longitudes and channels. Kernels add up to four of them (two channel counts, twice; a longitude and a
+// shift) in 32 bits; products of extents, so every offset into a tensor, are 64 bits wide.
+constexpr int64_t kMaxExtent = int64_t{1} << 28;
+
 // device: where the kernels run, in the words of an error.
 inline Storage storage_of(const at::Tensor& q, const char* device) {
   switch (q.scalar_type()) {
@@ -78,8 +81,8 @@ inline void check_nhwc(const Argument& argument, int64_t heads) {
               ", expected [batch, nlat, nlon, channels]");
   for (int64_t axis = 1; axis < 4; ++axis) {
     const int64_t extent = argument.tensor.size(axis);
-    TORCH_CHECK(extent > 0 && extent <= std::numeric_limits<int32_t>::max(), argument.name, ": got shape ",
-                argument.tensor.sizes(), ", expected 1 .. 2^31 - 1 in dimension ", axis);
+    TORCH_CHECK(extent > 0 && extent <= kMaxExtent, argument.name, ": got shape ", argument.tensor.sizes(),
+                ", expected 1 .. 2^28 in dimension ", axis);
   }
   TORCH_CHECK(argument.tensor.size(3) % heads == 0, argument.name, ": got ", argument.tensor.size(3),
               " channels, expected a multiple of the number of heads, ", heads);

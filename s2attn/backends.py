@@ -38,8 +38,7 @@ def choose(q: torch.Tensor, backend: str = "auto") -> str:
     KernelsNotBuilt
         It could, but its kernels are missing and cannot be built.
     """
-    if backend != "auto" and backend not in BACKENDS:
-        raise InvalidProblem("backend", backend, f"auto or one of {', '.join(BACKENDS)}")
+    check_backend(backend)
     chosen = q.device.type if backend == "auto" else backend
     if chosen == "reference":
         return chosen
@@ -47,6 +46,12 @@ def choose(q: torch.Tensor, backend: str = "auto") -> str:
         raise UnsupportedProblem(f"backend={backend!r} for {q.dtype} on {q.device}", _reasons(q))
     registration.load(chosen)
     return chosen
+
+
+def check_backend(backend: str) -> None:
+    """Raise `InvalidProblem` unless there is a backend of that name."""
+    if backend not in ("auto", *BACKENDS):
+        raise InvalidProblem("backend", backend, f"auto or one of {', '.join(BACKENDS)}")
 
 
 def refusal(q: torch.Tensor, backend: str) -> str | None:

@@ -8,7 +8,7 @@ from s2attn.errors import InvalidProblem
 from s2attn.geometry.neighborhood import Neighborhood
 from s2attn.ops.autocast import reconciled
 from s2attn.ops.reference import reference_attention
-from s2attn.problem import DTYPES, check_channels, check_positive
+from s2attn.problem import DTYPES, check_channels, check_positive, check_signal
 
 
 def neighborhood_attention(
@@ -60,6 +60,8 @@ def neighborhood_attention(
     in that dtype; without autocast mixed dtypes are an error. The quadrature-weighted softmax is that of Bonev et al.,
     "Attention on the Sphere" (2025).
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_signal(name, x)
     q, k, v = reconciled(q.device.type, q, k, v)
     check_tensors(q, k, v, neighborhood, heads=heads)
     # here: at the top it would pull s2attn.build in before `python -m s2attn.build` runs it, which runpy warns about
@@ -86,6 +88,8 @@ def neighborhood_attention(
 def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, neighborhood: Neighborhood, *, heads: int) -> None:
     """Raise `InvalidProblem` unless q, k and v fit each other, the neighborhood and the number of heads."""
     check_positive("heads", heads)
+    if not isinstance(neighborhood, Neighborhood):
+        raise InvalidProblem("neighborhood", type(neighborhood).__name__, "a Neighborhood, made by s2attn.neighborhood")
     grids = neighborhood.grids
     for name, x, shape in (("q", q, grids.out_shape), ("k", k, grids.in_shape), ("v", v, grids.in_shape)):
         if x.dim() != 4 or tuple(x.shape[1:3]) != shape:

@@ -16,7 +16,7 @@ from s2attn.geometry.neighborhood import neighborhood
 from s2attn.geometry.quadrature import latitude_weights
 from s2attn.ops.layout import to_channels_first, to_channels_last
 from s2attn.ops.weighted_attention import log_weight_channels, weighted_attention
-from s2attn.problem import AttentionProblem, check_channels, check_positive
+from s2attn.problem import AttentionProblem, check_channels, check_flag, check_positive, check_signal
 
 # query, and key and value unless they are the query
 Signals = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
@@ -47,6 +47,9 @@ class SphericalAttention(nn.Module):
         query, key, value = signals
         if (key is None) != (value is None):
             raise InvalidProblem("value" if value is None else "key", None, "key and value together, or neither")
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x is not None or name == "query":
+                check_signal(name, x)
         self._check_input("query", query, out_shape)
         query_points = to_channels_last(query)
         if key is None or value is None:
@@ -69,14 +72,14 @@ class SphericalAttention(nn.Module):
     def _set_scale(self, scale: float | torch.Tensor | None) -> None:
         if scale is None:
             self.scale = 1.0 / math.sqrt(self.k_channels // self.num_heads)
-        elif isinstance(scale, nn.Parameter) and scale.numel() == 1:
+        elif isinstance(scale, nn.Parameter) and _is_factor(scale):
             self.scale = scale
-        elif isinstance(scale, torch.Tensor) and scale.numel() == 1:
+        elif isinstance(scale, torch.Tensor) and _is_factor(scale):
             self.register_buffer("scale", scale.detach(), persistent=False)
         elif isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale):
             self.scale = float(scale)
         else:
-            raise InvalidProblem("scale", scale, "a finite number or a tensor of one element")
+            raise InvalidProblem("scale", scale, "a finite number or a real tensor of one finite element")
 
     def _make_weights(self) -> None:
         """Weights uniform within sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16)."""
@@ -87,6 +90,8 @@ class SphericalAttention(nn.Module):
         self.proj_weights = _glorot(n_out, n_out)
 
     def _make_biases_and_gains(self, *, bias: bool, use_qknorm: bool) -> None:
+        check_flag("bias", bias)
+        check_flag("use_qknorm", use_qknorm)
         n_k, n_out = self.k_channels, self.out_channels
         self.q_bias = _zeros(n_k) if bias else None
         self.k_bias = _zeros(n_k) if bias else None
@@ -275,6 +280,13 @@ class AttentionS2(SphericalAttention):
     ------
     InvalidProblem
         Naming the argument, what was given and what is expected.
+
+    Notes
+    -----
+    Forward and, on a CPU, backward are bitwise deterministic. On CUDA torch's fused kernels sum the gradient of the query
+    (FlashAttention) or those of key and value (memory-efficient) in the order in which blocks happen to finish, unless
+    ``torch.use_deterministic_algorithms(True)`` is on: then both take a fixed order, and the backward is bitwise
+    deterministic too. With ``warn_only=True`` they warn and stay as they were.
     """
 
     _log_weight_channels: torch.Tensor
@@ -356,11 +368,22 @@ def _glorot(n_out: int, n_in: int) -> nn.Parameter:
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_out, n_in, 1, 1)))
 
 
+def _is_factor(scale: torch.Tensor) -> bool:
+    """Whether a tensor is one finite real number; the one of a meta tensor is not there to look at."""
+    if scale.numel() != 1 or scale.is_complex() or scale.dtype == torch.bool:
+        return False
+    return scale.is_meta or math.isfinite(scale.item())
+
+
 def _zeros(count: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(count))
 
 
 def _backend(optimized_kernel: bool, backend: str) -> str:
+    from s2attn.backends import check_backend  # here: see `neighborhood_attention`
+
+    check_flag("optimized_kernel", optimized_kernel)
+    check_backend(backend)
     if optimized_kernel:
         return backend
     if backend not in ("auto", "reference"):

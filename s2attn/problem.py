@@ -126,6 +126,20 @@ def check_positive(argument: str, value: object) -> None:
         raise InvalidProblem(argument, value, "a positive integer")
 
 
+def check_flag(argument: str, value: object) -> None:
+    """Raise `InvalidProblem` naming ``argument`` unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidProblem(argument, value, "True or False")
+
+
+def check_signal(argument: str, x: object) -> None:
+    """Raise `InvalidProblem` naming ``argument`` unless ``x`` is a dense tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise InvalidProblem(argument, type(x).__name__, "a tensor")
+    if x.layout != torch.strided:
+        raise InvalidProblem(argument, x.layout, "a dense tensor")
+
+
 def check_channels(argument: str, channels: int, heads: int) -> None:
     """Raise `InvalidProblem` naming ``argument`` unless ``channels`` is a positive multiple of ``heads``."""
     check_positive(argument, channels)

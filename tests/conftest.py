@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite(
+    "attention_cases", "attention_layers", "attention_properties", "attention_quartet", "attention_wrong_inputs"
+)
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 
 

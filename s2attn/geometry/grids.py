@@ -18,6 +18,7 @@ Direction = Literal["downsample", "upsample"]
 FloatArray = NDArray[np.float64]
 
 GRIDS: tuple[str, ...] = get_args(Grid)
+MAX_EXTENT = 1 << 28  # that of csrc/checks.h
 
 # Newton converges quadratically from guesses that are good to O(1/nlat^2): five steps reach rounding for every nlat
 # up to 10000; the limit only bounds the loop.
@@ -190,6 +191,8 @@ def checked_shape(argument: str, shape: object, grid: str) -> tuple[int, int]:
     """Return a shape as two integers, or raise `InvalidProblem` naming ``argument`` when ``grid`` has no such shape."""
     if not isinstance(shape, tuple | list) or len(shape) != 2 or not all(_is_count(extent) for extent in shape):
         raise InvalidProblem(argument, shape, "two positive integers (nlat, nlon)")
+    if max(shape) > MAX_EXTENT:
+        raise InvalidProblem(argument, shape, "extents up to 2^28")
     nlat, nlon = (int(extent) for extent in shape)
     check_latitudes(argument, nlat, grid)
     return nlat, nlon

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+DEVICE_TYPES = ("cpu", "cuda")
+
 
 def reconciled(device_type: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Cast the floating point tensors of one device to the dtype of its autocast context, if there is one.
@@ -20,7 +22,7 @@ def reconciled(device_type: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, 
     tuple[torch.Tensor, ...]
         The same tensors where autocast is off or nothing is to be cast. Casts are differentiable.
     """
-    if not torch.is_autocast_enabled(device_type):
+    if device_type not in DEVICE_TYPES or not torch.is_autocast_enabled(device_type):
         return tensors
     return cast(device_type, *tensors)
 

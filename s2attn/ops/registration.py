@@ -20,6 +20,7 @@ from s2attn.tracing import constant_result
 FORWARD = "s2attn::neighborhood_attention"
 BACKWARD = "s2attn::neighborhood_attention_backward"
 
+_GEOMETRY = ("quad_weights", "query_arcs", "query_arc_off", "key_arcs", "key_arc_off")
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _autocast_library = torch.library.Library("s2attn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _loaded: dict[str, BuildRecord] = {}
@@ -74,14 +75,24 @@ def _register() -> None:
 def _forward_fake(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, quad_weights: torch.Tensor, *tables_and_heads: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    heads = tables_and_heads[-1]
+    *tables, heads = tables_and_heads
+    _check_devices(("q", "k", "v", *_GEOMETRY), (q, k, v, quad_weights, *tables))
     y = q.new_empty((*q.shape[:3], v.shape[3]))
     return y, q.new_empty((*q.shape[:3], heads), dtype=torch.float32)
 
 
 def _backward_fake(dy: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
-    needs = arguments[-1]
+    *tensors, _, needs = arguments
+    _check_devices(("q", "dy", "k", "v", "y", "lse", *_GEOMETRY), (tensors[0], dy, *tensors[1:]))
     return tuple(x.new_empty(x.shape if needed else (0,)) for x, needed in zip(arguments[:3], needs, strict=True))
+
+
+def _check_devices(names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+    # a single meta tensor among real ones brings a call here, and its results would be memory that nobody has written
+    q = tensors[0]
+    for name, x in zip(names, tensors, strict=True):
+        if x.device != q.device:
+            raise RuntimeError(f"{name}: got device {x.device}, expected that of q, {q.device}")
 
 
 def _autocast(

@@ -1,4 +1,4 @@
-"""Golden values, golden inputs and the shared list of degenerate problems."""
+"""Golden values and golden inputs."""
 
 import json
 from dataclasses import dataclass
@@ -16,25 +16,6 @@ settings.register_profile("s2attn", deadline=None, derandomize=True, database=No
 settings.load_profile("s2attn")
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
-
-# shapes that have broken attention kernels before; every operator and backend is tried on each of them
-DEGENERATE = {
-    "one_channel": AttentionProblem((6, 12), (6, 12), channels_in=1, channels_out=1),
-    "one_latitude": AttentionProblem((1, 8), (1, 8), "legendre-gauss", "legendre-gauss", 0.9),
-    "one_longitude": AttentionProblem((4, 1), (4, 1), theta_cutoff=1.2, channels_in=3, channels_out=2),
-    "two_poles": AttentionProblem((2, 4), (2, 4), theta_cutoff=0.5, heads=2, channels_in=2, channels_out=4),
-    "wrapping_arc": AttentionProblem((8, 16), (8, 16), theta_cutoff=1.4, channels_in=5, channels_out=3),
-    "odd_extents": AttentionProblem((7, 9), (5, 3), heads=3, channels_in=33, channels_out=6),
-    "odd_upsample": AttentionProblem((5, 3), (7, 9), heads=3, channels_in=6, channels_out=33),
-    "nearly_full_circle": AttentionProblem((5, 8), (5, 8), theta_cutoff=2.2, channels_in=4, channels_out=4),
-    "whole_sphere": AttentionProblem((5, 4), (9, 12), theta_cutoff=3.141592653589793, channels_in=4, channels_out=4),
-    "some_empty": AttentionProblem(
-        (6, 16), (13, 16), "legendre-gauss", "legendre-gauss", channels_in=4, channels_out=4
-    ),
-    "upsample_mostly_empty": AttentionProblem((6, 4), (12, 16), theta_cutoff=0.1, channels_in=4, channels_out=4),
-    "all_empty": AttentionProblem((6, 4), (5, 16), "legendre-gauss", "legendre-gauss", 1e-4),
-    "mixed_grids": AttentionProblem((12, 24), (6, 12), "legendre-gauss", "lobatto", 0.5, channels_in=4, channels_out=4),
-}
 
 
 @dataclass(frozen=True)
@@ -84,11 +65,6 @@ def golden_attention(request: pytest.FixtureRequest) -> GoldenAttention:
             for name, like in shapes.items()
         }
     return GoldenAttention(problem, inputs, expected)
-
-
-@pytest.fixture(params=DEGENERATE.values(), ids=DEGENERATE.keys())
-def degenerate_problem(request: pytest.FixtureRequest) -> AttentionProblem:
-    return request.param
 
 
 def formed(shape: tuple[int, ...], a: float, b: float) -> torch.Tensor:

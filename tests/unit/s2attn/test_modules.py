@@ -215,51 +215,6 @@ def test_empty_neighborhoods_warn_once_and_yield_the_output_bias() -> None:
     assert (query.grad.permute(0, 2, 3, 1)[empty] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("argument", "changes"),
-    [
-        ("in_channels", {"in_channels": 0}),
-        ("in_channels", {"in_channels": 4.0}),
-        ("num_heads", {"num_heads": 0}),
-        ("k_channels", {"num_heads": 3}),
-        ("k_channels", {"k_channels": 5}),
-        ("out_channels", {"out_channels": 7}),
-        ("in_shape", {"in_shape": (1, 12)}),
-        ("out_shape", {"out_shape": (6, 7)}),
-        ("grid_in", {"grid_in": "healpix"}),
-        ("theta_cutoff", {"theta_cutoff": 0}),
-        ("theta_cutoff", {"theta_cutoff": math.nan}),
-        ("scale", {"scale": math.nan}),
-        ("scale", {"scale": "large"}),
-        ("scale", {"scale": torch.ones(2)}),
-    ],
-)
-def test_bad_arguments_are_named(argument: str, changes: dict) -> None:
-    with pytest.raises(InvalidProblem, match=rf"^{argument}: got .+, expected .+"):
-        layer(**changes)
-
-
-@pytest.mark.parametrize(
-    ("argument", "signals"),
-    [
-        ("query", (torch.zeros(2, 4, 6, 11),)),
-        ("query", (torch.zeros(2, 6, 12, 4),)),
-        ("query", (torch.zeros(4, 6, 12),)),
-        ("query", (torch.zeros(2, 5, 6, 12),)),
-        ("query", (torch.zeros(2, 4, 6, 12, dtype=torch.float64),)),
-        ("query", (torch.zeros(2, 4, 6, 12, device="meta"),)),
-        ("value", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12))),
-        ("key", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 12, 6), torch.zeros(2, 4, 6, 12))),
-        ("value", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12), torch.zeros(2, 3, 6, 12))),
-        ("value", (torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12), torch.zeros(2, 4, 6, 12, dtype=torch.half))),
-        ("key", (torch.zeros(2, 4, 6, 12), torch.zeros(1, 4, 6, 12), torch.zeros(1, 4, 6, 12))),
-    ],
-)
-def test_bad_signals_are_named(argument: str, signals: tuple[torch.Tensor, ...]) -> None:
-    with pytest.raises(InvalidProblem, match=rf"^{argument}: got .+, expected .+"):
-        layer()(*signals)
-
-
 def test_self_attention_needs_one_grid() -> None:
     with pytest.raises(InvalidProblem, match=r"^query: got \(1, 4, 12, 24\), expected \[B, 4, 6, 12\]"):
         layer(out_shape=(12, 24))(torch.zeros(1, 4, 12, 24))

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from attention_cases import CASES, DEGENERATE, ORDINARY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,14 +48,15 @@ def test_equals_golden_values_and_gradients(golden_attention: object) -> None:
         assert error < 2e-7, name
 
 
-def test_equals_a_dense_masked_softmax(degenerate_problem: AttentionProblem) -> None:
-    problem = degenerate_problem
-    q, k, v = inputs(problem, batch=2)
-    upstream = torch.randn(problem.output_tensor_shape(2), dtype=torch.float64)
+@pytest.mark.parametrize("name", DEGENERATE | ORDINARY)
+def test_equals_a_dense_masked_softmax(name: str) -> None:
+    problem, batch = CASES[name]
+    q, k, v = inputs(problem, batch=batch)
+    upstream = torch.randn(problem.output_tensor_shape(batch), dtype=torch.float64)
     y, lse = reference_attention(q, k, v, neighborhood(problem), heads=problem.heads)
     found = torch.autograd.grad(y, (q, k, v), upstream)
     empty = torch.isinf(lse)
-    assert int(empty.sum()) == 2 * problem.heads * neighborhood(problem).empty_queries
+    assert int(empty.sum()) == batch * problem.heads * neighborhood(problem).empty_queries
     assert (lse[empty] < 0).all()
     dense = dense_attention(problem, q, k, v)
     if empty.any():  # the dense gradient is NaN there; the reference must say 0

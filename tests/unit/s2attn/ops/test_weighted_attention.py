@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from attention_cases import ROUNDED_WEIGHTS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from s2attn import AttentionProblem, neighborhood, neighborhood_attention
@@ -10,9 +11,7 @@ from s2attn.geometry import latitude_weights
 from s2attn.ops.weighted_attention import log_weight_channels, weighted_attention
 
 GRIDS = ["equiangular", "legendre-gauss", "lobatto"]
-# relative to float64 on the same inputs; the narrow types round every weight of the softmax and the result
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+DTYPES = pytest.mark.parametrize("dtype", ROUNDED_WEIGHTS, ids=str)
 
 
 def draw(problem: AttentionProblem, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -78,12 +77,12 @@ def test_values_and_gradients_equal_the_dense_formula(problem: AttentionProblem,
     rounded = [x.requires_grad_() for x in signals]
     got = weighted_attention(*rounded, log_weight_channels(w), heads=problem.heads)
     assert got.dtype == dtype
-    assert error(got.detach(), expected.detach()) < TOLERANCE[dtype]
+    assert error(got.detach(), expected.detach()) < ROUNDED_WEIGHTS[dtype].relative
     gradients = torch.autograd.grad(got, rounded, dy)
     largest = max(float(g.norm()) for g in torch.autograd.grad(expected, exact, dy.double(), retain_graph=True))
     for name, found, wanted in zip("qkv", gradients, torch.autograd.grad(expected, exact, dy.double()), strict=True):
         # gradients of q and k are differences of the large terms that dv is a sum of: their error is relative to those
-        assert float((found.double() - wanted).norm()) < 4 * TOLERANCE[dtype] * largest, name
+        assert float((found.double() - wanted).norm()) < 4 * ROUNDED_WEIGHTS[dtype].relative * largest, name
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2.0**-8)], ids=str)
