@@ -283,10 +283,10 @@ class AttentionS2(SphericalAttention):
 
     Notes
     -----
-    Forward and, on a CPU, backward are bitwise deterministic. On CUDA torch's fused kernels sum the gradient of the query
-    (FlashAttention) or those of key and value (memory-efficient) in the order in which blocks happen to finish, unless
-    ``torch.use_deterministic_algorithms(True)`` is on: then both take a fixed order, and the backward is bitwise
-    deterministic too. With ``warn_only=True`` they warn and stay as they were.
+    Forward and, on a CPU, backward are bitwise deterministic. On CUDA torch's fused backward kernels add to the gradient
+    of the query in the order in which blocks happen to finish. Under ``torch.use_deterministic_algorithms(True)``
+    FlashAttention and the memory-efficient kernel take a fixed order instead, and cuDNN's is not chosen: the backward is
+    bitwise deterministic too. With ``warn_only=True`` they warn and stay as they are.
     """
 
     _log_weight_channels: torch.Tensor
