@@ -283,10 +283,11 @@ class AttentionS2(SphericalAttention):
 
     Notes
     -----
-    Forward and, on a CPU, backward are bitwise deterministic. On CUDA torch's fused backward kernels add to the gradient
-    of the query in the order in which blocks happen to finish. Under ``torch.use_deterministic_algorithms(True)``
-    FlashAttention and the memory-efficient kernel take a fixed order instead, and cuDNN's is not chosen: the backward is
-    bitwise deterministic too. With ``warn_only=True`` they warn and stay as they are.
+    Forward and, on a CPU, backward are bitwise deterministic. On CUDA torch's fused backward kernels add to the
+    gradient of the query in the order in which blocks happen to finish. Under
+    ``torch.use_deterministic_algorithms(True)`` FlashAttention and the memory-efficient kernel take a fixed order
+    instead, and cuDNN's is not chosen: the backward is bitwise deterministic too. With ``warn_only=True`` they warn and
+    stay as they are.
     """
 
     _log_weight_channels: torch.Tensor
