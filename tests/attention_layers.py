@@ -89,6 +89,7 @@ class Layers:
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, when the compiler is imported
+    @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # its advice to compute less exactly
     @KINDS
     def test_the_default_compiler_agrees(self, kind: type) -> None:
         torch._dynamo.reset()

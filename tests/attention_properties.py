@@ -22,6 +22,8 @@ GRIDS = {"self": ((6, 12), (6, 12)), "down": ((12, 24), (6, 12)), "up": ((6, 12)
 SHAPES = pytest.mark.parametrize("shapes", GRIDS.values(), ids=GRIDS.keys())
 # both sides of a comparison are off by as much
 RELATIVE = 2 * TOLERANCES[torch.float32].relative
+# kernels of different origin, and gradients relative to themselves, not to the larger terms that they are differences of
+ACROSS_KERNELS = 2e-5
 
 Shapes = tuple[tuple[int, int], tuple[int, int]]
 
@@ -91,14 +93,14 @@ class Properties:
         y = weighted_attention(*leaves, channels, heads=2)
         everywhere = (y, *torch.autograd.grad(y, leaves, call.dy))
         for field, x in zip(call.got(), everywhere, strict=True):
-            assert close(call.got()[field], x.detach(), 1e-5), field
+            assert close(call.got()[field], x.detach(), ACROSS_KERNELS), field
 
     @SHAPES
     def test_a_layer_with_a_cutoff_of_pi_is_the_global_layer(self, shapes: Shapes) -> None:
         everywhere = self.layer(AttentionS2, shapes)
         local = self.layer(NeighborhoodAttentionS2, shapes, theta_cutoff=pi)
         local.load_state_dict(everywhere.state_dict())
-        assert close(local(*self.signals(shapes)).detach(), everywhere(*self.signals(shapes)).detach(), 1e-5)
+        assert close(local(*self.signals(shapes)).detach(), everywhere(*self.signals(shapes)).detach(), ACROSS_KERNELS)
 
     @LAYERS
     @SHAPES
