@@ -22,7 +22,7 @@ GRIDS = {"self": ((6, 12), (6, 12)), "down": ((12, 24), (6, 12)), "up": ((6, 12)
 SHAPES = pytest.mark.parametrize("shapes", GRIDS.values(), ids=GRIDS.keys())
 # both sides of a comparison are off by as much
 RELATIVE = 2 * TOLERANCES[torch.float32].relative
-# kernels of different origin, and gradients relative to themselves, not to the larger terms that they are differences of
+# kernels of different origin, and gradients relative to themselves, not to the larger terms they are differences of
 ACROSS_KERNELS = 2e-5
 
 Shapes = tuple[tuple[int, int], tuple[int, int]]
