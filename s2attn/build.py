@@ -61,8 +61,8 @@ class BuildRecord:
     devices, arch : tuple[str, ...]
         Kind of device it serves, and architectures of that device.
     resources : dict[str, object]
-        Size of the library; for CUDA also registers, shared memory and spills of each kernel, and the architectures
-        whose machine code was found in it.
+        Size of the library; for CUDA also registers, shared memory, spills and size of the machine code of each kernel,
+        and the architectures whose machine code was found in it.
     """
 
     key: str

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2attn.toolchain import find_nvcc
+from s2attn.cubins import find_cubins
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)' for '(?P<arch>sm_\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -29,19 +29,25 @@ def library_resources(library: Path, log: str) -> dict[str, object]:
     Returns
     -------
     dict[str, object]
-        ``library_size_bytes``; for CUDA libraries also ``kernels`` (see `kernel_resources`) and ``machine_code``, the
-        architectures whose machine code cuobjdump finds, or None where that tool is missing.
+        ``library_size_bytes``; for CUDA libraries also ``kernels`` (see `kernel_resources`), each with ``sass_bytes``,
+        the size of its machine code in the library (None where there is none), and ``machine_code``, the architectures
+        for which every kernel that ptxas reports has machine code there.
     """
     resources: dict[str, object] = {"library_size_bytes": library.stat().st_size}
     kernels = kernel_resources(log)
     if kernels:
-        resources["kernels"] = kernels
-        resources["machine_code"] = machine_code_architectures(library)
+        code = {cubin.architecture: cubin.sass_bytes for cubin in find_cubins(library)}
+        for kernel in kernels:
+            kernel["sass_bytes"] = code.get(_number(str(kernel["arch"])), {}).get(str(kernel["name"]))
+        missing = {kernel["arch"] for kernel in kernels if kernel["sass_bytes"] is None}
+        resources["machine_code"] = sorted({str(kernel["arch"]) for kernel in kernels if kernel["arch"] not in missing})
+        names = demangled([str(kernel["name"]) for kernel in kernels])
+        resources["kernels"] = [{**kernel, "name": name} for kernel, name in zip(kernels, names, strict=True)]
     return resources
 
 
 def kernel_resources(log: str) -> list[dict[str, object]]:
-    """Registers, static shared memory, stack and spills (bytes) of every kernel that ptxas reports in a log."""
+    """Registers, static shared memory, stack and spills (bytes) of every kernel in ptxas' report; names are mangled."""
     kernels: list[dict[str, object]] = []
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
@@ -55,25 +61,18 @@ def kernel_resources(log: str) -> list[dict[str, object]]:
             kernels[-1]["registers"] = int(registers[1])
             if shared := _SHARED.search(line):
                 kernels[-1]["shared_bytes"] = int(shared[1])
-    for kernel, name in zip(kernels, _demangled([str(kernel["name"]) for kernel in kernels]), strict=True):
-        kernel["name"] = name
     return kernels
 
 
-def machine_code_architectures(library: Path) -> list[str] | None:
-    """Architectures of the machine code in a library, such as ``sm_90``; None where cuobjdump is missing."""
-    nvcc = find_nvcc()
-    beside_nvcc = nvcc.with_name("cuobjdump") if nvcc else None
-    tool = str(beside_nvcc) if beside_nvcc and beside_nvcc.is_file() else shutil.which("cuobjdump")
-    if tool is None:
-        return None
-    listing = subprocess.run((tool, "--list-elf", str(library)), capture_output=True, text=True, check=True).stdout
-    return sorted(set(re.findall(r"\.(sm_\w+)\.cubin", listing)))
-
-
-def _demangled(names: Sequence[str]) -> list[str]:
+def demangled(names: Sequence[str]) -> list[str]:
+    """Names as in the sources, or as they are where there is no c++filt."""
     tool = shutil.which("c++filt")
     if tool is None or not names:
         return list(names)
     finished = subprocess.run((tool,), input="\n".join(names), capture_output=True, text=True, check=True)
     return finished.stdout.splitlines()
+
+
+def _number(arch: str) -> int:
+    """90 for ``sm_90`` and ``sm_90a``."""
+    return int(arch.removeprefix("sm_").rstrip("af"))

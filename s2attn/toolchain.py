@@ -56,7 +56,8 @@ HOST_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", 
 CPU_KERNEL_FLAGS = ("-O3", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast")
 # bindings only check arguments: optimizing torch's headers would double the time of the whole build
 BINDING_FLAGS = ("-O1",)
-NVCC_FLAGS = ("-std=c++20", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall", "-Xptxas=-v")
+# uncompressed, so that the machine code in the library can be found and measured
+NVCC_FLAGS = ("-std=c++20", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall", "-Xptxas=-v", "--no-compress")
 
 
 @dataclass(frozen=True)
