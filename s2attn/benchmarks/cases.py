@@ -12,36 +12,43 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Device = Literal["cpu", "cuda"]
-Operation = Literal["forward", "backward", "module-forward", "module-forward-backward"]
+Operation = Literal["forward", "backward", "forward-backward", "module-forward", "module-forward-backward"]
 
 # Raise when the way of timing changes so that old and new numbers must not share a series (warm-ups, rotation of the
 # inputs, what lies inside a sample).
 TIMING_CONTRACT = 1
 
+_CALLED = {
+    (False, False): "neighborhood_attention",
+    (False, True): "NeighborhoodAttentionS2",
+    (True, False): "weighted_attention",
+    (True, True): "AttentionS2",
+}
 _DTYPE_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One benchmark case of neighborhood attention on the sphere.
+    """One benchmark case of neighborhood or global attention on the sphere.
 
     Attributes
     ----------
     device
         ``"cpu"`` or ``"cuda"``.
     operation
-        Of the operator: ``"forward"`` or ``"backward"`` (all of dq, dk and dv from a saved forward). Of the layer
-        `NeighborhoodAttentionS2` with its projections: ``"module-forward"`` (no gradients recorded) or
+        Of the operator: ``"forward"`` or ``"backward"`` (all of dq, dk and dv from a saved forward); of global
+        attention, whose backward is autograd's, ``"forward-backward"`` instead. Of the layer, `NeighborhoodAttentionS2`
+        or `AttentionS2`, with its projections: ``"module-forward"`` (no gradients recorded) or
         ``"module-forward-backward"`` (gradients of the inputs and of every parameter).
     suite
         Name of the suite the case belongs to; not part of the definition.
     in_shape, out_shape
         ``(nlat, nlon)`` of keys/values and of queries.
     theta_cutoff
-        Cutoff in radians, as given to the problem (before its relative slack).
+        Cutoff in radians, as given to the problem (before its relative slack); None for global attention.
     psi_nnz
         Entries of the sparsity pattern. Declared here, so that listing builds no geometry and a version cannot depend
-        on the rounding of a machine; a run compares it with the pattern that was built.
+        on the rounding of a machine; a run compares it with the pattern that was built. None for global attention.
     heads, channels_in, channels_out, batch
         Channels are totals over the heads.
     input_sets
@@ -60,8 +67,8 @@ class Case:
     suite: str
     in_shape: tuple[int, int]
     out_shape: tuple[int, int]
-    theta_cutoff: float
-    psi_nnz: int
+    theta_cutoff: float | None
+    psi_nnz: int | None
     heads: int = 1
     channels_in: int = 16
     channels_out: int = 16
@@ -73,6 +80,11 @@ class Case:
     flush_l2: bool = False
     calls_per_sample: int = 1
     threads: int | None = None
+
+    @property
+    def is_global(self) -> bool:
+        """Whether every query sees every key: `AttentionS2` and its operator."""
+        return self.theta_cutoff is None
 
     @property
     def is_module(self) -> bool:
@@ -89,7 +101,7 @@ class Case:
     @property
     def name(self) -> str:
         """``device/operation/direction/grids/channels/dtype/cutoff``, for example
-        ``cpu/forward/self/24x48/c16h1/fp32/tc0.2``.
+        ``cpu/forward/self/24x48/c16h1/fp32/tc0.2``; instead of a cutoff global attention has ``global``.
         """
         grids = _grid_name(self.in_shape, self.grid_in)
         if self.direction != "self":
@@ -98,7 +110,7 @@ class Case:
         if self.channels_out != self.channels_in:
             channels += f"-{self.channels_out}"
         parts = [self.device, self.operation, self.direction, grids, f"{channels}h{self.heads}"]
-        parts += [_DTYPE_NAMES[self.dtype], f"tc{self.theta_cutoff:g}"]
+        parts += [_DTYPE_NAMES[self.dtype], "global" if self.is_global else f"tc{self.theta_cutoff:g}"]
         if self.batch != 1:
             parts.append(f"b{self.batch}")
         if self.flush_l2:
@@ -107,14 +119,14 @@ class Case:
 
     @property
     def group(self) -> str:
-        """Kernel group: cases whose speed one kernel decides, for example ``cpu.forward``."""
-        return f"{self.device}.{self.operation}"
+        """Kernel group: cases whose speed one kernel decides, for example ``cpu.forward`` or ``cpu.global.forward``."""
+        return f"{self.device}.global.{self.operation}" if self.is_global else f"{self.device}.{self.operation}"
 
     @property
     def definition(self) -> dict[str, Any]:
         """Everything that makes up the workload and its timing, as JSON values."""
-        return {
-            "op": "NeighborhoodAttentionS2" if self.is_module else "neighborhood_attention",
+        definition = {
+            "op": _CALLED[self.is_global, self.is_module],
             "operation": self.operation,
             "device": self.device,
             "direction": self.direction,
@@ -135,6 +147,9 @@ class Case:
             "threads": self.threads,
             "timing_contract": TIMING_CONTRACT,
         }
+        if self.is_global:
+            del definition["theta_cutoff"], definition["psi_nnz"]
+        return definition
 
     @property
     def version(self) -> str:

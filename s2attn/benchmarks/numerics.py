@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from s2attn.benchmarks.exact import ExactAttention, by_point, count_pairs
+from s2attn.benchmarks.exact import by_point
 from s2attn.benchmarks.layer import exact_layer, join_parameters
 from s2attn.benchmarks.workload import Workload, layer_inputs
 
@@ -69,15 +69,14 @@ def _compare_operator(workload: Workload) -> tuple[dict[str, Comparison], int | 
     """Compare every output of the operator, at all points or at as many sampled queries as are returned."""
     case, inputs = workload.case, workload.inputs[0]
     device = inputs.q.device
-    pairs = count_pairs(workload.neighborhood.psi, workload.neighborhood.grids) * case.batch
-    sampled = pairs > _ALL_POINTS_PAIRS[device.type]
+    sampled = workload.pairs > _ALL_POINTS_PAIRS[device.type]
     if sampled:
         queries = sample_points(case.out_shape, case.seed, SAMPLE_QUERIES).to(device)
         keys = sample_points(case.in_shape, case.seed + 1, SAMPLE_KEYS).to(device)
     else:
         queries, keys = (torch.arange(math.prod(shape), device=device) for shape in (case.out_shape, case.in_shape))
     outputs = workload.outputs()
-    exact = ExactAttention(inputs.q, inputs.k, inputs.v, workload.neighborhood, heads=case.heads)
+    exact = workload.exact(inputs.q, inputs.k, inputs.v)
     truths = (exact.forward(queries)[0],) if inputs.dy is None else exact.backward(inputs.dy, queries, keys)
     shapes = expected_shapes(workload)
 
@@ -98,7 +97,7 @@ def _compare_layer(workload: Workload) -> tuple[dict[str, Comparison], None]:
     assert workload.layer is not None
     outputs = workload.outputs()
     arguments = layer_inputs(case, inputs)
-    truths = exact_layer(workload.layer, arguments, inputs.dy, workload.neighborhood)
+    truths = exact_layer(case, workload.layer, arguments, inputs.dy, workload.exact)
     if inputs.dy is not None:
         truths = join_parameters(workload.layer, truths)
     compared = {

@@ -12,12 +12,13 @@ from s2attn.benchmarks.cases import Case, Device, Operation
 CPU_SUITE = "cpu-quick"
 GPU_SUITE = "gpu"
 FULL_SUITE = "gpu-full"
+CPU_FULL_SUITE = "cpu-full"
 
 # What may be asked for by name, and the suites of cases that it holds.
 SELECTIONS: dict[str, frozenset[str]] = {
     "quick": frozenset({CPU_SUITE}),
     "gpu": frozenset({GPU_SUITE}),
-    "full": frozenset({CPU_SUITE, GPU_SUITE, FULL_SUITE}),
+    "full": frozenset({CPU_SUITE, GPU_SUITE, FULL_SUITE, CPU_FULL_SUITE}),
 }
 _DEFAULT = SELECTIONS["quick"] | SELECTIONS["gpu"]
 
@@ -25,6 +26,8 @@ Shape = tuple[int, int]
 
 _OPERATIONS: tuple[Operation, ...] = ("forward", "backward")
 _MODULE_OPERATIONS: tuple[Operation, ...] = ("module-forward", "module-forward-backward")
+_GLOBAL_OPERATIONS: tuple[Operation, ...] = ("forward", "forward-backward", *_MODULE_OPERATIONS)
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class NoSuchCaseError(LookupError):
@@ -32,8 +35,8 @@ class NoSuchCaseError(LookupError):
 
 
 def _cpu(operation: Operation, in_shape: Shape, out_shape: Shape, *, channels: int, **fields: Any) -> Case:
-    fields |= {"channels_in": channels, "channels_out": channels, "threads": 1}
-    return Case(device="cpu", operation=operation, suite=CPU_SUITE, in_shape=in_shape, out_shape=out_shape, **fields)
+    fields = {"suite": CPU_SUITE, **fields, "channels_in": channels, "channels_out": channels, "threads": 1}
+    return Case(device="cpu", operation=operation, in_shape=in_shape, out_shape=out_shape, **fields)
 
 
 def _gpu(operation: Operation, in_shape: Shape, out_shape: Shape, **fields: Any) -> Case:
@@ -97,27 +100,38 @@ _FULL_CONFIGURATIONS: tuple[tuple[tuple[Shape, Shape], dict[str, Any]], ...] = (
     ((_QUARTER, _QUARTER), {"theta_cutoff": 0.03, "psi_nnz": 428391}),
 )
 
+# Global attention: the public package's one configuration.
+_GLOBAL: dict[str, Any] = {"theta_cutoff": None, "psi_nnz": None}
+_GLOBAL_CONFIGURATIONS: tuple[tuple[tuple[Shape, Shape], dict[str, Any]], ...] = (((_DEGREE, _DEGREE), _GLOBAL),)
+
 # The layer: once small, once large, once in each direction. All of them are small enough to be compared at every point,
 # which the gradients of the projections need.
 _MODULE_CONFIGURATIONS = tuple(_FULL_CONFIGURATIONS[index] for index in (1, 4, 6, 8))
 
 _ALL_FULL = tuple(
     _full(operation, shapes, dtype, **fields)
-    for operations, configurations, dtypes in (
-        (_OPERATIONS, _FULL_CONFIGURATIONS, ("float32", "float16", "bfloat16")),
-        (_MODULE_OPERATIONS, _MODULE_CONFIGURATIONS, ("float32", "bfloat16")),
+    for operations, configurations in (
+        (_OPERATIONS, _FULL_CONFIGURATIONS),
+        (_MODULE_OPERATIONS, _MODULE_CONFIGURATIONS),
+        (_GLOBAL_OPERATIONS, _GLOBAL_CONFIGURATIONS),
     )
     for operation in operations
     for shapes, fields in configurations
-    for dtype in dtypes
+    for dtype in _DTYPES
 )
 _GPU_NAMES = {case.name for case in _GPU_CASES}
 _FULL_CASES = tuple(case for case in _ALL_FULL if case.name not in _GPU_NAMES)
 
+# Global attention once more, small, where there is no GPU: the operator and the layer, with their gradients.
+_CPU_FULL_CASES = tuple(
+    _cpu(operation, (24, 48), (24, 48), channels=16, suite=CPU_FULL_SUITE, **_GLOBAL)
+    for operation in ("forward", "forward-backward", "module-forward-backward")
+)
+
 
 def all_cases() -> tuple[Case, ...]:
     """Return every case of this commit, in the order they run."""
-    return _CPU_CASES + _GPU_CASES + _FULL_CASES
+    return _CPU_CASES + _CPU_FULL_CASES + _GPU_CASES + _FULL_CASES
 
 
 def select(

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 
-from s2attn.backends import choose
 from s2attn.benchmarks.cases import Case
-from s2attn.benchmarks.layer import call_layer, join_parameters, make_layer, output_names
-from s2attn.geometry import Neighborhood, NeighborhoodTensors, neighborhood
-from s2attn.modules import NeighborhoodAttentionS2
-from s2attn.ops import registration
+from s2attn.benchmarks.layer import Layer, MakeExact, call_layer, join_parameters, make_layer, output_names
+from s2attn.benchmarks.operators import (
+    FusedKernelSeen,
+    InputSet,
+    Operator,
+    WorkloadMismatchError,
+    choose_backend,
+    make_operator,
+    name_variant,
+)
 from s2attn.problem import AttentionProblem
 
-_OUTPUT_NAMES: dict[str, tuple[str, ...]] = {"forward": ("y",), "backward": ("dq", "dk", "dv")}
+__all__ = ["InputSet", "Workload", "WorkloadMismatchError", "draw_inputs", "layer_inputs", "prepare"]
 
-
-class WorkloadMismatchError(RuntimeError):
-    """The case does not describe what would run."""
-
-
-class InputSet(NamedTuple):
-    """Inputs of one call: NHWC for the operator, channels first for the layer (whose self-attention takes q alone).
-
-    y and lse are those of the saved forward (backward cases of the operator only).
-    """
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    dy: torch.Tensor | None = None
-    y: torch.Tensor | None = None
-    lse: torch.Tensor | None = None
+_OUTPUT_NAMES: dict[str, tuple[str, ...]] = {
+    "forward": ("y",),
+    "backward": ("dq", "dk", "dv"),
+    "forward-backward": ("dq", "dk", "dv"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +43,21 @@ class Workload:
 
     case: Case
     problem: AttentionProblem
-    neighborhood: Neighborhood
-    tensors: NeighborhoodTensors
+    operator: Operator
     inputs: tuple[InputSet, ...]
     backend: str
     variant: str
-    layer: NeighborhoodAttentionS2 | None = None
+    layer: Layer | None = None
+
+    @property
+    def pairs(self) -> int:
+        """(query, key) pairs of the whole problem."""
+        return self.operator.pairs
+
+    @property
+    def exact(self) -> MakeExact:
+        """Makes the float64 values of the problem from q, k and v."""
+        return self.operator.exact
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -75,20 +76,7 @@ class Workload:
         inputs = self.inputs[index % len(self.inputs)]
         if self.layer is not None:
             return call_layer(self.layer, layer_inputs(self.case, inputs), inputs.dy)
-        if self.case.operation == "forward":
-            return _forward(self.case, inputs, self.tensors)[:1]
-        gradients: tuple[torch.Tensor, ...] = torch.ops.s2attn.neighborhood_attention_backward(
-            inputs.dy,
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            inputs.y,
-            inputs.lse,
-            *self.tensors,
-            self.case.heads,
-            [True, True, True],
-        )
-        return gradients
+        return self.operator.call(inputs)
 
 
 def prepare(case: Case) -> Workload:
@@ -114,27 +102,22 @@ def prepare(case: Case) -> Workload:
         channels_out=case.channels_out,
         dtype=dtype,
     )
-    geometry = neighborhood(problem)
-    nnz = int(geometry.psi.col_idx.size)
-    if nnz != case.psi_nnz:
-        raise WorkloadMismatchError(
-            f"psi has {nnz} entries, the definition of {case.name} says {case.psi_nnz}: "
-            "the workload changed, so its definition (and with it the case's version) must follow"
-        )
+    operator = make_operator(case, problem, device)
     inputs = draw_inputs(case, problem, device)
-    made = make_layer(case, device) if case.is_module else None
-    backend = choose(inputs[0].q, backend="auto")
-    tensors = geometry.tensors(device)
-    if case.operation == "backward":
-        inputs = tuple(_with_forward(case, entry, tensors) for entry in inputs)
-    return Workload(case, problem, geometry, tensors, inputs, backend, variant_name(problem, backend), made)
+    layer = make_layer(case, device) if case.is_module else None
+    backend = choose_backend(case, inputs[0].q)
+    if layer is None:
+        inputs = tuple(operator.prepared(entry) for entry in inputs)
+    workload = Workload(case, problem, operator, inputs, backend, name_variant(problem, backend), layer)
+    return _with_fused_kernel(workload) if case.is_global else workload
 
 
-def variant_name(problem: AttentionProblem, backend: str) -> str:
-    """Name what ran: the kernels' formulation, the problem's direction and dtype, and what they were compiled for."""
-    record = registration.loaded().get(backend)
-    target = "+".join(record.arch) if record else "torch"
-    return f"{problem.direction}_gather/{str(problem.dtype).removeprefix('torch.')}/{target}"
+def _with_fused_kernel(workload: Workload) -> Workload:
+    """Run global attention once and name the kernel that torch took."""
+    with torch.no_grad(), FusedKernelSeen() as seen:
+        workload.call(0)
+    variant = "+".join(dict.fromkeys(seen.names)) or "unfused"
+    return replace(workload, variant=f"{variant}/{workload.case.dtype}/torch")
 
 
 def draw_inputs(case: Case, problem: AttentionProblem, device: torch.device) -> tuple[InputSet, ...]:
@@ -157,7 +140,7 @@ def draw_inputs(case: Case, problem: AttentionProblem, device: torch.device) -> 
         k = normal(problem.key_tensor_shape(case.batch)).to(problem.dtype)
         v = normal(problem.value_tensor_shape(case.batch)).to(problem.dtype)
         dy = None
-        if case.operation == "backward":
+        if case.operation != "forward":
             dy = normal(problem.output_tensor_shape(case.batch)).to(problem.dtype)
         sets.append(InputSet(q, k, v, dy))
     return tuple(sets)
@@ -176,15 +159,3 @@ def _draw_layer_inputs(case: Case, normal: Callable[[tuple[int, ...]], torch.Ten
     k, v = (q, q) if case.direction == "self" else (drawn(case.channels_in, case.in_shape) for _ in range(2))
     dy = drawn(case.channels_out, case.out_shape) if case.operation == "module-forward-backward" else None
     return InputSet(q, k, v, dy)
-
-
-def _forward(case: Case, inputs: InputSet, tensors: NeighborhoodTensors) -> tuple[torch.Tensor, torch.Tensor]:
-    outputs: tuple[torch.Tensor, torch.Tensor] = torch.ops.s2attn.neighborhood_attention(
-        inputs.q, inputs.k, inputs.v, *tensors, case.heads
-    )
-    return outputs
-
-
-def _with_forward(case: Case, inputs: InputSet, tensors: NeighborhoodTensors) -> InputSet:
-    y, lse = _forward(case, inputs, tensors)
-    return inputs._replace(y=y, lse=lse)

@@ -65,10 +65,20 @@ def test_telemetry_covers_the_samples(document: dict) -> None:
 
 def test_every_case_of_the_full_suite_is_right(tmp_path: Path) -> None:
     document = run(tmp_path, "--cases", "full/*", "--numerics", "only")
-    assert len(document["cases"]) == 88
+    assert len(document["cases"]) == 108
     wrong = {case["name"]: case["error"] or case["numerics"] for case in document["cases"] if not _right(case)}
     assert wrong == {}
 
 
 def _right(case: dict) -> bool:
-    return case["status"] == "ok" and case["backend"] == "cuda" and case["numerics"]["status"] == "ok"
+    backend = "torch" if case["name"].endswith("/global") else "cuda"
+    return case["status"] == "ok" and case["backend"] == backend and case["numerics"]["status"] == "ok"
+
+
+def test_global_attention_runs_in_fused_kernels(tmp_path: Path) -> None:
+    document = run(tmp_path, "--cases", "full/*/global", "--numerics", "skip", "--samples", "3")
+    assert len(document["cases"]) == 12
+    for case in document["cases"]:
+        assert case["status"] == "ok", case["error"]
+        fused = "efficient_attention" if case["definition"]["dtype"] == "float32" else "flash_attention"
+        assert case["variant"].startswith(f"{fused}/"), case["name"]

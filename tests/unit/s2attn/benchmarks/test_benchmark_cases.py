@@ -5,7 +5,15 @@ import pytest
 
 from s2attn.benchmarks.cases import Case
 from s2attn.benchmarks.numerics import _ALL_POINTS_PAIRS
-from s2attn.benchmarks.suite import CPU_SUITE, FULL_SUITE, GPU_SUITE, NoSuchCaseError, all_cases, select
+from s2attn.benchmarks.suite import (
+    CPU_FULL_SUITE,
+    CPU_SUITE,
+    FULL_SUITE,
+    GPU_SUITE,
+    NoSuchCaseError,
+    all_cases,
+    select,
+)
 from s2attn.geometry import build_psi
 
 # Name and version of every case of the default selection: their series go on only while these stay as they are.
@@ -77,6 +85,7 @@ GEOMETRIES = sorted(
     {
         (case.in_shape, case.out_shape, case.grid_in, case.grid_out, case.theta_cutoff, case.psi_nnz)
         for case in all_cases()
+        if not case.is_global
     }
 )
 
@@ -105,7 +114,7 @@ def test_the_default_selection_keeps_its_names_versions_and_order() -> None:
 def test_the_full_suite_holds_every_configuration_forward_and_backward_in_three_types() -> None:
     full = select(["full/*"], "cuda")
     assert {case.suite for case in full} == {GPU_SUITE, FULL_SUITE}
-    operator = [case for case in full if not case.is_module]
+    operator = [case for case in full if not case.is_module and not case.is_global]
     assert len(operator) == 12 * 3 * 2
     configurations = {
         (case.in_shape[0], case.out_shape[0], case.theta_cutoff, case.channels_in, case.heads) for case in operator
@@ -142,14 +151,35 @@ def test_inputs_of_the_full_suite_do_not_stay_in_a_cache() -> None:
 
 
 def test_layers_are_small_enough_to_be_compared_at_every_point() -> None:
-    layers = [case for case in all_cases() if case.is_module]
+    layers = [case for case in all_cases() if case.is_module and not case.is_global]
     assert {case.operation for case in layers} == {"module-forward", "module-forward-backward"}
     assert {case.direction for case in layers} == {"self", "down", "up"}
-    assert len(layers) == 16
+    assert len(layers) == 24
+    assert {(case.operation, case.dtype) for case in layers} == {
+        (operation, dtype) for operation in ("module-forward", "module-forward-backward") for dtype in DTYPES
+    }
     for case in layers:
+        assert case.psi_nnz is not None
         assert case.psi_nnz * min(case.in_shape[1], case.out_shape[1]) <= _ALL_POINTS_PAIRS["cuda"], case.name
         assert case.definition["op"] == "NeighborhoodAttentionS2"
         assert case.group == f"cuda.{case.operation}"
+
+
+def test_global_attention_is_measured_at_one_degree_and_once_small_on_the_cpu() -> None:
+    found = [case for case in all_cases() if case.is_global]
+    cuda = [case for case in found if case.device == "cuda"]
+    operations = ("forward", "forward-backward", "module-forward", "module-forward-backward")
+    assert {(case.operation, case.dtype) for case in cuda} == {(one, dtype) for one in operations for dtype in DTYPES}
+    assert len(cuda) == 12
+    for case in cuda:
+        assert (case.in_shape, case.out_shape, case.channels_in, case.heads) == ((180, 360), (180, 360), 64, 1)
+        assert case.suite == FULL_SUITE
+    cpu = [case for case in found if case.device == "cpu"]
+    assert {case.operation for case in cpu} == {"forward", "forward-backward", "module-forward-backward"}
+    assert {case.suite for case in cpu} == {CPU_FULL_SUITE}
+    assert select(["full/*global"], "cpu") == tuple(cpu)
+    groups = {case.group for case in all_cases() if not case.is_global}
+    assert not groups & {case.group for case in found}
 
 
 def test_the_quick_suite_has_every_direction_forward_and_backward() -> None:
