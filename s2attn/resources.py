@@ -73,6 +73,11 @@ def demangled(names: Sequence[str]) -> list[str]:
     return finished.stdout.splitlines()
 
 
+def comparable_name(name: str) -> str:
+    """A kernel's name as compiler, profiler and counters all spell it: without spaces and result type."""
+    return "".join(name.removeprefix("void ").split())
+
+
 def _number(arch: str) -> int:
     """90 for ``sm_90`` and ``sm_90a``."""
     return int(arch.removeprefix("sm_").rstrip("af"))

@@ -1,4 +1,4 @@
-"""``python -m s2attn.benchmarks list | run``: the cases of this commit, and one process that measures some of them.
+"""``python -m s2attn.benchmarks list | run | profile``: the cases of this commit, and processes that look into some.
 
 Exit codes: 0 with a document, also when cases failed; 1 when none can be written; 2 for a request that makes no sense.
 """
@@ -10,7 +10,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from s2attn.benchmarks.cases import Case
 from s2attn.benchmarks.document import PROTOCOL, write_document
 from s2attn.benchmarks.runner import RunOptions, run_cases
 from s2attn.benchmarks.suite import SELECTIONS, NoSuchCaseError, select
@@ -32,13 +34,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.protocol != PROTOCOL:
         print(f"s2attn.benchmarks: protocol {options.protocol} is unknown here, expected {PROTOCOL}", file=sys.stderr)
         return 2
-    run = RunOptions(arm=options.arm, device=options.device, numerics=options.numerics, samples=options.samples)
+    if options.command == "profile" and options.counters and options.device == "cpu":
+        print("s2attn.benchmarks: counters: got --device cpu, expected cuda, which has them", file=sys.stderr)
+        return 2
     try:
-        write_document(run_cases(cases, run, clock), options.out)
+        write_document(_document(options, cases, clock), options.out)
     except (OSError, ValueError) as error:
         print(f"s2attn.benchmarks: no document could be written to {options.out}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _document(options: argparse.Namespace, cases: tuple[Case, ...], clock: Clock) -> dict[str, Any]:
+    if options.command == "profile":
+        # not for a process that takes samples: the profiler brings torch's compiler along, which takes seconds
+        from s2attn.benchmarks.counters import Counters
+        from s2attn.benchmarks.profile import profile_cases
+
+        counters = Counters(options.counters_timeout_s) if options.counters else None
+        return profile_cases(cases, options.device, clock, calls=options.calls, counters=counters)
+    run = RunOptions(arm=options.arm, device=options.device, numerics=options.numerics, samples=options.samples)
+    return run_cases(cases, run, clock)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,15 +63,28 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="print the cases as JSON")
     listing.add_argument("--device", choices=["cpu", "cuda"], default=None, help="only cases of this device")
     run = commands.add_parser("run", help="measure cases and write one document")
-    run.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device to measure (default: cpu)")
+    profile = commands.add_parser("profile", help="time the kernels of cases one by one and write one document")
+    for command in (run, profile):
+        command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device to use (default: cpu)")
+        command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the document goes")
+        command.add_argument("--protocol", type=int, required=True, help=f"version of the document; known: {PROTOCOL}")
     run.add_argument("--arm", choices=["A", "B"], required=True, help="which side of a pair this process is")
-    run.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the document goes")
-    run.add_argument("--protocol", type=int, required=True, help=f"version of the document; known: {PROTOCOL}")
     run.add_argument("--numerics", choices=["with", "only", "skip"], default="with", help="check against float64")
     run.add_argument("--samples", type=_positive, default=15, metavar="N", help="samples per case (default: 15)")
-    for command in (listing, run):
+    profile.add_argument("--calls", type=_positive, default=10, metavar="N", help="calls per case (default: 10)")
+    profile.add_argument(
+        "--counters", action="store_true", help="also read hardware counters by ncu, where they can be"
+    )
+    profile.add_argument(
+        "--counters-timeout-s", type=_positive, default=120, metavar="S", help="seconds for all counters (default: 120)"
+    )
+    for command in (listing, run, profile):
         command.add_argument(
-            "--cases", action="append", metavar="GLOB", required=command is run, help="names to choose; may be repeated"
+            "--cases",
+            action="append",
+            metavar="GLOB",
+            required=command is not listing,
+            help="names to choose; may be repeated",
         )
         command.add_argument(
             "--suite", choices=SELECTIONS, help="where the globs look (default: quick and gpu); also as GLOB suite/..."

@@ -40,7 +40,7 @@ def run_cases(cases: tuple[Case, ...], options: RunOptions, clock: Clock) -> dic
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     records = [CaseRecord(case) for case in cases]
     # before the telemetry: a compiler that runs here must not count as foreign load
-    _load_kernels(options.device, records)
+    load_kernels(options.device, records)
     source, gpu = _device_source(options.device)
     telemetry = Telemetry(source, clock)
     telemetry.start()
@@ -68,7 +68,7 @@ def run_cases(cases: tuple[Case, ...], options: RunOptions, clock: Clock) -> dic
     }
 
 
-def _load_kernels(device: Device, records: list[CaseRecord]) -> None:
+def load_kernels(device: Device, records: list[CaseRecord]) -> None:
     """Load the kernels once; if that fails, every case has failed, and no case tries (and builds) again."""
     first = records[0]
     with failure_of(first):

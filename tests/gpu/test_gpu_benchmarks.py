@@ -11,9 +11,9 @@ import pytest
 import torch
 
 
-def run(directory: Path, *arguments: str) -> dict:
+def run(directory: Path, *arguments: str, command: tuple[str, ...] = ("run", "--arm", "A")) -> dict:
     target = directory / "document.json"
-    command = [sys.executable, "-m", "s2attn.benchmarks", "run", "--arm", "A", "--protocol", "1", "--device", "cuda"]
+    command = (sys.executable, "-m", "s2attn.benchmarks", *command, "--protocol", "1", "--device", "cuda")
     finished = subprocess.run(
         [*command, "--out", str(target), *arguments], cwd=directory, capture_output=True, text=True, timeout=280
     )
@@ -82,3 +82,30 @@ def test_global_attention_runs_in_fused_kernels(tmp_path: Path) -> None:
         assert case["status"] == "ok", case["error"]
         fused = "efficient_attention" if case["definition"]["dtype"] == "float32" else "flash_attention"
         assert case["variant"].startswith(f"{fused}/"), case["name"]
+
+
+def test_the_profile_knows_the_kernels_of_every_case(tmp_path: Path) -> None:
+    document = run(tmp_path, "--cases", "*", "--cases", "full/*/global", command=("profile", "--counters"))
+    assert len(document["cases"]) == 22
+    assert document["counters"]["cases"] > 0 or document["counters"]["reason"]
+    for case in document["cases"]:
+        assert case["status"] == "ok", case["error"]
+        assert sum(kernel["share"] for kernel in case["kernels"]) == pytest.approx(1.0)
+        launched = [kernel for kernel in case["kernels"] if kernel["kind"] == "kernel"]
+        assert launched, case["name"]
+        for kernel in launched:
+            assert kernel["registers"] > 0
+            assert 0 < kernel["occupancy"] <= 1, kernel
+            assert len(kernel["grid"]) == len(kernel["block"]) == 3
+        if case["backend"] == "cuda":
+            # of the neighborhood operators at least the longest kernel is this package's, known to its compiler
+            assert launched[0]["sass_bytes"] > 0, launched[0]["name"]
+            assert launched[0]["dynamic_shared_bytes"] >= 0
+            assert launched[0]["spill_load_bytes"] >= 0
+
+
+def test_profiled_times_are_those_of_the_samples(document: dict, tmp_path: Path) -> None:
+    profile = run(tmp_path, "--cases", "*", command=("profile",))
+    medians = {case["name"]: statistics.median(case["samples"]) for case in document["cases"]}
+    for case in profile["cases"]:
+        assert case["time_ms"] == pytest.approx(medians[case["name"]], rel=0.25, abs=0.01), case["name"]
