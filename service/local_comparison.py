@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from service.kernels import informative
 from service.progress import ComparisonProgress
-from service.report import Exit, exit_code, failure_exit_code, markdown_table
+from service.report import Exit, exit_code, failure_exit_code, kernel_table, markdown_table
 from service.worker.comparison import Comparison, ComparisonOptions, compare_commits
 from service.worker.errors import JobError
 
@@ -42,6 +43,9 @@ def run_comparison(baseline: str, candidate: str, options: ComparisonOptions, ou
         print(json.dumps(document, indent=2))
     else:
         print(header(comparison), markdown_table(rows), sep="\n", end="")
+        kernels = kernel_table(informative(comparison.kernels()))
+        if kernels:
+            print("\n" + kernels, end="")
     return exit_code(rows)
 
 

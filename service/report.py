@@ -117,6 +117,51 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+KERNEL_HEADINGS = ("case", "kernel", "before", "after", "delta", "registers", "spills", "occupancy", "SASS")
+_MOST_KERNELS = 12
+_LONGEST_NAME = 60
+
+
+def kernel_table(rows: Sequence[Row]) -> str:
+    """Return the kernels whose time changed most as a Markdown table; nothing where there are none."""
+    if not rows:
+        return ""
+    chosen = sorted(rows, key=lambda row: -abs(_kernel_ms(row["after"]) - _kernel_ms(row["before"])))[:_MOST_KERNELS]
+    left = len(rows) - len(chosen)
+    lines = ["Kernel by kernel, from one profiled run of each commit (not judged):", ""]
+    lines += [f"| {' | '.join(KERNEL_HEADINGS)} |", "| --- | --- |" + " ---: |" * (len(KERNEL_HEADINGS) - 2)]
+    lines += [f"| {' | '.join(escape_markdown(cell) for cell in kernel_cells(row))} |" for row in chosen]
+    return "\n".join([*lines, *(["", f"{left} more kernels changed less."] if left else [])]) + "\n"
+
+
+def kernel_cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a kernel as text, in the order of `KERNEL_HEADINGS`."""
+    before, after = row["before"], row["after"]
+    name = row["kernel"] if len(row["kernel"]) <= _LONGEST_NAME else row["kernel"][: _LONGEST_NAME - 1] + "…"
+    return (
+        row["case"],
+        name,
+        time_text(before and before["time_ms"], "ms"),
+        time_text(after and after["time_ms"], "ms"),
+        percent_text(row["effect"]),
+        _change(before, after, "registers"),
+        _change(before, after, "spill_load_bytes", " B"),
+        _change(before, after, "occupancy", " %", scale=100),
+        _change(before, after, "sass_bytes", " B"),
+    )
+
+
+def _kernel_ms(side: Row | None) -> float:
+    return float(side["time_ms"]) if side else 0.0
+
+
+def _change(before: Row | None, after: Row | None, name: str, unit: str = "", *, scale: int = 1) -> str:
+    """Format a resource on both sides, once where it is the same."""
+    values = [(side or {}).get(name) for side in (before, after)]
+    texts = ["–" if value is None else f"{value * scale:.0f}{unit}" for value in values]
+    return texts[0] if texts[0] == texts[1] else " → ".join(texts)
+
+
 def terminal_table(rows: Sequence[Row], title: str | None = None) -> Table:
     """Return the rows, worst first, as a rich table."""
     from rich import box

@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     )
     build_timeout_s: float = Field(default=900.0, gt=0)
     process_timeout_s: float = Field(default=300.0, gt=0)
+    profile_timeout_s: float = Field(default=180.0, gt=0, description="For the kernels of one commit, after the pairs")
     max_pairs: int = Field(default=48, ge=1, le=200, description="Pairs per measurement unless the job asks for fewer")
 
     @model_validator(mode="after")

@@ -85,6 +85,25 @@ class TelemetryBlock(Identified, Base):
     rows: Mapped[bytes] = mapped_column(LargeBinary)
 
 
+class KernelProfile(Identified, Base):
+    """The kernels of one arm, profiled once after the pairs. `document` is what `service.worker.profile` read, or null.
+
+    `status` is done, unsupported (the commit has no such command) or failed; the last two have a `reason`.
+    """
+
+    __tablename__ = "kernel_profile"
+    __table_args__ = (UniqueConstraint("measurement_id", "attempt", "arm"),)
+
+    measurement_id: Mapped[UUID] = mapped_column(ForeignKey("measurement.id"), index=True)
+    attempt: Mapped[int]
+    arm: Mapped[str] = mapped_column(String(1))
+    commit_id: Mapped[UUID] = mapped_column(ForeignKey("commit.id"), index=True)
+    status: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str | None] = mapped_column(Text)
+    wall_s: Mapped[float]
+    document: Mapped[dict[str, Any] | None]
+
+
 class Series(Identified, Base):
     """History of one case version and metric on one device model with one backend."""
 

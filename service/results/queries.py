@@ -17,6 +17,7 @@ from service.models import (
     Device,
     Job,
     JobEvent,
+    KernelProfile,
     Measurement,
     Repository,
     SampleBlock,
@@ -128,3 +129,18 @@ def pair_events(session: Session, measurement_id: UUID) -> Sequence[dict[str, An
         .order_by(JobEvent.id)
     )
     return session.execute(query).scalars().all()
+
+
+def profiles(session: Session, measurement_id: UUID) -> Sequence[tuple[KernelProfile, str]]:
+    """Return the profiles of a measurement's last attempt with the SHA of their commit, A before B."""
+    query = (
+        select(KernelProfile, Commit.sha)
+        .join(Commit, KernelProfile.commit_id == Commit.id)
+        .join(
+            Measurement,
+            (Measurement.id == KernelProfile.measurement_id) & (Measurement.attempt == KernelProfile.attempt),
+        )
+        .where(KernelProfile.measurement_id == measurement_id)
+        .order_by(KernelProfile.arm)
+    )
+    return session.execute(query).all()

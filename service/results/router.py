@@ -12,7 +12,7 @@ from service.auth import Reader
 from service.context import Context
 from service.fields import CaseName
 from service.results import service
-from service.results.schemas import MeasurementOut, PairList, SampleList
+from service.results.schemas import KernelList, MeasurementOut, PairList, SampleList
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
@@ -47,3 +47,10 @@ def list_samples(
     """Return the raw samples of one case."""
     with context.database.reading() as session:
         return service.list_samples(session, measurement_id, query.case, query.metric)
+
+
+@router.get("/{measurement_id}/kernels")
+def list_kernels(measurement_id: UUID, context: Context, _reader: Reader) -> KernelList:
+    """List the kernels of both commits side by side, as profiled once after the pairs."""
+    with context.database.reading() as session:
+        return service.list_kernels(session, measurement_id)

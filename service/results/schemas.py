@@ -103,3 +103,59 @@ class SampleList(BaseModel):
     case: str
     metric: str
     blocks: list[SampleBlockOut]
+
+
+class ProfileOut(BaseModel):
+    """The profiling of one arm: `status` is done, unsupported (the commit has no such command) or failed."""
+
+    arm: str
+    commit: str
+    status: str
+    reason: str | None
+    source: str | None
+    calls: int | None
+    counters_cases: int | None
+    counters_reason: str | None
+    wall_s: float
+
+
+class KernelSide(BaseModel):
+    """A kernel in one commit: launches and milliseconds per call of the case, launch and resources (bytes).
+
+    `occupancy` is theoretical (0 to 1); null stands for what is not known, such as registers of an operator on a CPU.
+    """
+
+    calls: float
+    time_ms: float
+    share: float
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    dynamic_shared_bytes: int | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    stack_bytes: int | None = None
+    sass_bytes: int | None = None
+    occupancy: float | None = None
+    occupancy_limit: str | None = None
+    counters: dict[str, float] | None = None
+
+
+class KernelRow(BaseModel):
+    """One kernel of one case before and after; a missing side is null. `effect` = after / before - 1, not judged."""
+
+    case: str
+    kernel: str
+    kind: str
+    before: KernelSide | None
+    after: KernelSide | None
+    effect: float | None
+
+
+class KernelList(BaseModel):
+    """Kernels of a measurement's last attempt."""
+
+    measurement_id: UUID
+    profiles: list[ProfileOut]
+    rows: list[KernelRow]

@@ -14,15 +14,19 @@ from sqlalchemy.orm import Session
 
 from service.errors import NotFound
 from service.fields import CommitBrief, FailureOut
-from service.models import Build, Measurement, State
+from service.kernels import pair_kernels
+from service.models import Build, KernelProfile, Measurement, State
 from service.results import queries
 from service.results.schemas import (
     BuildOut,
     EnvironmentOut,
+    KernelList,
+    KernelRow,
     MeasurementOut,
     PairCase,
     PairList,
     PairOut,
+    ProfileOut,
     SampleBlockOut,
     SampleList,
 )
@@ -106,6 +110,18 @@ def list_samples(session: Session, measurement_id: UUID, case: str, metric: str)
     )
 
 
+def list_kernels(session: Session, measurement_id: UUID) -> KernelList:
+    """Return the kernels of both arms of a measurement side by side."""
+    _check_exists(session, measurement_id)
+    found = queries.profiles(session, measurement_id)
+    cases = {profile.arm: (profile.document or {}).get("cases") for profile, _ in found}
+    return KernelList(
+        measurement_id=measurement_id,
+        profiles=[_profile_out(profile, sha) for profile, sha in found],
+        rows=[KernelRow.model_validate(row) for row in pair_kernels(cases.get("A"), cases.get("B"))],
+    )
+
+
 def unpack(samples: bytes) -> list[float]:
     """Return the numbers of a sample block: float64, little-endian."""
     values = array("d")
@@ -162,6 +178,22 @@ def _build_out(arm: str, build: Build, sha: str) -> BuildOut:
         elapsed_s=build.elapsed_s,
         log=build.log,
         resources=build.resources,
+    )
+
+
+def _profile_out(profile: KernelProfile, sha: str) -> ProfileOut:
+    document = profile.document or {}
+    counters = document.get("counters") or {}
+    return ProfileOut(
+        arm=profile.arm,
+        commit=sha,
+        status=profile.status,
+        reason=profile.reason,
+        source=document.get("source"),
+        calls=document.get("calls"),
+        counters_cases=counters.get("cases"),
+        counters_reason=counters.get("reason"),
+        wall_s=profile.wall_s,
     )
 
 

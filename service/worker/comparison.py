@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.judging.rows import VerdictRow
+from service.kernels import pair_kernels
 from service.stats.pairs import pair_order
 from service.stats.policy import JudgingPolicy
 from service.worker.build import BuildResult, build
@@ -25,6 +26,7 @@ from service.worker.errors import JobError, Kind
 from service.worker.evidence import CaseSummary, Evidence
 from service.worker.host import Host, Limits
 from service.worker.measure import Arm, ProcessResult, ProcessSpec, run_process
+from service.worker.profile import profile_arm
 from service.worker.sandbox import choose_sandbox
 
 BASELINE, CANDIDATE = "A", "B"
@@ -89,6 +91,7 @@ class Comparison:
     environment: dict[str, Any]
     builds: dict[str, dict[str, Any]]
     documents: tuple[dict[str, Any], ...]
+    profiles: dict[str, dict[str, Any]]
     policy: JudgingPolicy
     started_at: datetime
     wall_s: float
@@ -123,7 +126,13 @@ class Comparison:
             "rows": [row.to_dict() for row in self.rows],
             "evidence": {summary.row.case: summary.evidence for summary in self.summaries},
             "documents": list(self.documents),
+            "profiles": self.profiles,
         }
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """Return the kernels of both commits side by side, see `service.kernels`."""
+        cases = {letter: (one["document"] or {}).get("cases") for letter, one in self.profiles.items()}
+        return pair_kernels(cases.get(BASELINE), cases.get(CANDIDATE))
 
 
 def compare_commits(
@@ -182,6 +191,7 @@ class _Run:
         self._prepare(mirror, shas, evidence)
         self._check_numerics(evidence)
         self._measure_pairs(evidence)
+        profiles = self._profile(evidence)
         self.progress.stage("judge")
         return Comparison(
             baseline_sha=shas[BASELINE],
@@ -194,6 +204,7 @@ class _Run:
             environment=self._documents[-1]["environment"],
             builds={letter: _describe(arm.build) for letter, arm in self._arms.items()},
             documents=tuple(self._documents),
+            profiles=profiles,
             policy=policy,
             started_at=started_at,
             wall_s=time.monotonic() - self._started,
@@ -242,6 +253,22 @@ class _Run:
             self.progress.pair(evidence.pairs_measured, evidence.budget, self._rejected)
             if rejected:
                 time.sleep(min(self._options.rest_s * rejected_in_a_row, 15.0))
+
+    def _profile(self, evidence: Evidence) -> dict[str, dict[str, Any]]:
+        """Profile both arms, if there is time left: the outcome by letter, whatever it is."""
+        profiles: dict[str, dict[str, Any]] = {}
+        if self._out_of_time():
+            return profiles
+        self.progress.stage("profile")
+        for letter in (BASELINE, CANDIDATE):
+            if letter in self._arms and not (letter == BASELINE and evidence.baseline_error is not None):
+                spec = ProcessSpec(self._arms[letter], "profile", self._options.cases, self._device)
+                result = profile_arm(spec, self.host)
+                profiles[letter] = result.to_dict()
+                if result.status == "failed":
+                    sha = self._arms[letter].checkout.sha[:10]
+                    self.progress.log(f"{sha} has no profile of its kernels: {result.reason}")
+        return profiles
 
     def _measure_arm(self, letter: str, index: int, documents: dict[str, Document]) -> None:
         documents[letter] = self._process(letter, "pair", index)

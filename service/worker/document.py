@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
@@ -27,6 +27,7 @@ Short = Annotated[str, Field(max_length=40)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NonNegative = Annotated[FiniteFloat, Field(ge=0)]
 Share = FiniteFloat | int | None
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class DocumentError(JobError):
@@ -158,19 +159,26 @@ class Expected:
 
 
 def read_file(path: Path, expected: Expected) -> tuple[Document, bytes]:
-    """Read a document that a child left behind; links and special files in its folder are not followed."""
+    """Read a document that a child left behind."""
+    raw = read_raw(path, expected.max_bytes, expected.stage)
+    return read_document(raw, expected), raw
+
+
+def read_raw(path: Path, max_bytes: int, stage: str) -> bytes:
+    """Return the bytes of a file that a child left behind; links and special files in its folder are not followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise DocumentError(
-            "bad_document", f"the process wrote no document ({error.strerror})", stage=expected.stage
-        ) from error
+        message = f"the process wrote no document ({error.strerror})"
+        raise DocumentError("bad_document", message, stage=stage) from error
     with open(descriptor, "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise DocumentError("bad_document", "the document is not a regular file", stage=expected.stage)
-        raw = stream.read(expected.max_bytes + 1)
-    return read_document(raw, expected), raw
+            raise DocumentError("bad_document", "the document is not a regular file", stage=stage)
+        raw = stream.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise DocumentError("bad_document", f"the document is larger than {max_bytes} bytes", stage=stage)
+    return raw
 
 
 def read_document(raw: bytes, expected: Expected) -> Document:
@@ -178,24 +186,37 @@ def read_document(raw: bytes, expected: Expected) -> Document:
     if len(raw) > expected.max_bytes:
         message = f"the document is larger than {expected.max_bytes} bytes"
         raise DocumentError("bad_document", message, stage=expected.stage)
+    document = parse(raw, Document, expected.stage)
+    try:
+        _check_expected(document, expected)
+    except ValueError as error:
+        raise _unusable(error, raw, expected.stage) from error
+    return document
+
+
+def parse(raw: bytes, model: type[Parsed], stage: str) -> Parsed:
+    """Return the sound document of a known protocol in `raw`."""
     try:
         data = json.loads(raw.decode("utf-8"))
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, got {type(data).__name__}")
         if data.get("protocol") != PROTOCOL:
             raise ValueError(f"protocol: expected {PROTOCOL}, got {data.get('protocol')!r}")
-        document = Document.model_validate(data)
+        parsed = model.model_validate(data)
         _check_values(data, "document")
-        _check_expected(document, expected)
     except ValidationError as error:
-        raise _translate(error, raw, expected) from error
+        raise _translate(error, raw, stage) from error
     except (ValueError, RecursionError) as error:
-        message = f"the document is not usable: {error or type(error).__name__}"
-        raise DocumentError("bad_document", message, stage=expected.stage, log_tail=_excerpt(raw)) from error
-    return document
+        raise _unusable(error, raw, stage) from error
+    return parsed
 
 
-def _translate(error: ValidationError, raw: bytes, expected: Expected) -> DocumentError:
+def _unusable(error: Exception, raw: bytes, stage: str) -> DocumentError:
+    message = f"the document is not usable: {error or type(error).__name__}"
+    return DocumentError("bad_document", message, stage=stage, log_tail=_excerpt(raw))
+
+
+def _translate(error: ValidationError, raw: bytes, stage: str) -> DocumentError:
     first = error.errors(include_url=False)[0]
     location = ".".join(str(part) for part in first["loc"])
     fields = {part for part in first["loc"] if isinstance(part, str)}
@@ -204,7 +225,7 @@ def _translate(error: ValidationError, raw: bytes, expected: Expected) -> Docume
     return DocumentError(
         "bad_samples" if about_samples else "bad_document",
         f"{location or 'document'}: {first['msg']}, got {got}",
-        stage=expected.stage,
+        stage=stage,
         log_tail=_excerpt(raw),
     )
 

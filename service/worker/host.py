@@ -24,6 +24,7 @@ class Limits:
 
     build_timeout_s: float = 900.0
     process_timeout_s: float = 300.0
+    profile_timeout_s: float = 180.0
     document_bytes: int = 64 * 2**20
     samples: int | None = None
     threads: int | None = None

@@ -21,9 +21,9 @@ from service.worker.sandbox import Child, Outcome, Places, make_writable, packag
 
 _DOCUMENT = "document.json"
 _LISTING_BYTES = 8 * 2**20
-_USAGE_STATUS = 2
+USAGE_STATUS = 2
 # -P keeps the working folder, which the child can write to, off the module path.
-_MODULE = (sys.executable, "-P", "-m", "s2attn.benchmarks")
+MODULE = (sys.executable, "-P", "-m", "s2attn.benchmarks")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to run: `purpose` is numerics or pair."""
+    """One process to run: `purpose` is numerics, pair or profile."""
 
     arm: Arm
     purpose: str
@@ -47,7 +47,7 @@ class ProcessSpec:
     @property
     def stage(self) -> str:
         """Return the stage that a failure of the process belongs to."""
-        return "numerics" if self.purpose == "numerics" else "pairs"
+        return {"pair": "pairs"}.get(self.purpose, self.purpose)
 
     @property
     def numerics_mode(self) -> str:
@@ -73,9 +73,9 @@ def run_process(spec: ProcessSpec, host: Host, stop: Callable[[], bool] = never_
         arguments += ["--device", spec.device.kind, "--numerics", spec.numerics_mode]
         if host.limits.samples is not None:
             arguments += ["--samples", str(host.limits.samples)]
-        return [*_MODULE, *arguments, "--out", str(places.output / _DOCUMENT)]
+        return [*MODULE, *arguments, "--out", str(places.output / _DOCUMENT)]
 
-    with _child(spec, host, command) as child:
+    with child_of(spec, host, command) as child:
         outcome = run_child(child, host.sandbox, stop)
         _judge(outcome, spec, host)
         expected = Expected(
@@ -96,7 +96,7 @@ def run_process(spec: ProcessSpec, host: Host, stop: Callable[[], bool] = never_
 
 def check_selection(spec: ProcessSpec, host: Host, stop: Callable[[], bool] = never_stop) -> None:
     """Raise `no_cases` when the checkout lists no case for the device that the glob matches."""
-    with _child(spec, host, lambda _: [*_MODULE, "list", "--device", spec.device.kind]) as child:
+    with child_of(spec, host, lambda _: [*MODULE, "list", "--device", spec.device.kind]) as child:
         outcome = run_child(replace(child, stdout_bytes=_LISTING_BYTES), host.sandbox, stop)
     name = spec.arm.checkout.sha[:10]
     if outcome.stopped:
@@ -112,7 +112,9 @@ def check_selection(spec: ProcessSpec, host: Host, stop: Callable[[], bool] = ne
 
 
 @contextmanager
-def _child(spec: ProcessSpec, host: Host, command: Callable[[Places], list[str]]) -> Iterator[Child]:
+def child_of(
+    spec: ProcessSpec, host: Host, command: Callable[[Places], list[str]], *, timeout_s: float | None = None
+) -> Iterator[Child]:
     """Yield a child of the arm with an output folder of its own, removed at the end."""
     output = host.data_dir / "runs" / uuid4().hex
     output.mkdir(parents=True)
@@ -123,9 +125,9 @@ def _child(spec: ProcessSpec, host: Host, command: Callable[[Places], list[str]]
             checkout=spec.arm.checkout.path,
             cache=spec.arm.build.cache,
             output=output,
-            timeout_s=host.limits.process_timeout_s,
+            timeout_s=timeout_s or host.limits.process_timeout_s,
             device_nodes=spec.device.nodes,
-            cpus=host.measuring_cpus if spec.device.kind == "cpu" and spec.purpose == "pair" else host.cpus,
+            cpus=host.measuring_cpus if spec.device.kind == "cpu" and spec.purpose != "numerics" else host.cpus,
             environment={**spec.device.environment, "PYTHONHASHSEED": "0"},
             file_bytes=4 * host.limits.document_bytes,
         )
@@ -140,7 +142,7 @@ def _judge(outcome: Outcome, spec: ProcessSpec, host: Host) -> None:
     if outcome.timed_out:
         message = f"{what} did not end within {host.limits.process_timeout_s:g} s"
         raise JobError("benchmark_timeout", message, stage=spec.stage, log_tail=outcome.log)
-    if outcome.status == _USAGE_STATUS:
+    if outcome.status == USAGE_STATUS:
         check_selection(spec, host)
     if outcome.status != 0:
         message = f"{what} ended with status {outcome.status}"

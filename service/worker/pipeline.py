@@ -1,6 +1,6 @@
 """Takes one measurement from its checkout to its verdicts, in steps that may be repeated.
 
-    checkout -> build -> numerics -> pairs (judged after each, until every case is decided) -> verdicts
+    checkout -> build -> numerics -> pairs (judged after each, until every case is decided) -> profile -> verdicts
 
 What the next step is follows from what is stored, never from memory alone: a worker that died is followed by one that
 finds finished builds on disk and finished processes in the database, and goes on at the next pair. The engine sees
@@ -34,8 +34,20 @@ from service.worker.errors import Canceled, JobError, Kind
 from service.worker.evidence import Evidence
 from service.worker.host import Host
 from service.worker.measure import Arm, ProcessResult, ProcessSpec, run_process
+from service.worker.profile import ProfileResult, profile_arm
 from service.worker.records import Assignment, Claimant, Records, add_event, end_in_transaction
-from service.worker.storing import Judged, RunKey, failed_build, load_runs, save_build, save_run, save_verdicts
+from service.worker.storing import (
+    ArmKey,
+    Judged,
+    RunKey,
+    failed_build,
+    load_runs,
+    profiled_arms,
+    save_build,
+    save_profile,
+    save_run,
+    save_verdicts,
+)
 
 MAX_TRIES = 3
 BASELINE, CANDIDATE = "A", "B"
@@ -97,6 +109,7 @@ class MeasurementRun:
         self._builds: dict[str, BuildResult] = {}
         self._commits: dict[str, UUID] = {}
         self._evidence: Evidence | None = None
+        self._profiled = False
         self._cancel = CancelCheck(pipeline, assignment.job_id)
         self._tries: dict[str, int] = {}
         self._rejected_in_a_row = 0
@@ -128,6 +141,8 @@ class MeasurementRun:
             return "numerics", self._check_numerics
         if self._evidence.needs_pairs():
             return "pairs", self._measure_pair
+        if not self._profiled:
+            return "profile", self._profile
         return "judge", self._judge
 
     # ---- steps: each returns whether the measurement has ended ----
@@ -233,6 +248,25 @@ class MeasurementRun:
 
     def _time_arm(self, letter: str, results: dict[str, ProcessResult]) -> None:
         results[letter] = run_process(self._spec(letter, "pair"), self._host, self._cancel.stop)
+
+    def _profile(self) -> bool:
+        """Profile each arm that was measured, once; what goes wrong is noted and stops nothing."""
+        self._records.enter(self._id, State.MEASURING, "profile")
+        attempt = self._assignment.attempt
+        tried = self._records.run(lambda session: profiled_arms(session, self._id, attempt))
+        usable = set(self._builds) - ({BASELINE} if self._baseline_failure() else set())
+        for letter in sorted(usable - tried):
+            result = profile_arm(self._spec(letter, "profile"), self._host, self._cancel.stop)
+            self._save_profile(ArmKey(self._id, attempt, letter), result)
+        self._profiled = True
+        return False
+
+    def _save_profile(self, key: ArmKey, result: ProfileResult) -> None:
+        commit_id = self._commits[key.arm]
+        self._records.write(self._id, lambda session, *_: save_profile(session, key, commit_id, result))
+        if result.status != "done":
+            sha = self._checkouts[key.arm].sha[:10]
+            self._records.log(self._id, f"{sha} has no profile of its kernels: {result.reason}")
 
     def _judge(self) -> bool:
         evidence = self._evidence

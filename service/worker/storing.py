@@ -19,13 +19,26 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from service.models import ArmRun, Base, Build, Case, Commit, Point, SampleBlock, Series, TelemetryBlock, Verdict
+from service.models import (
+    ArmRun,
+    Base,
+    Build,
+    Case,
+    Commit,
+    KernelProfile,
+    Point,
+    SampleBlock,
+    Series,
+    TelemetryBlock,
+    Verdict,
+)
 from service.models.base import utc_now
 from service.worker.checkout import CommitInfo
 from service.worker.document import CaseResult, Telemetry
 from service.worker.errors import JobError
 from service.worker.evidence import CaseSummary
 from service.worker.measure import ProcessResult
+from service.worker.profile import ProfileResult
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,15 @@ class RunKey:
     purpose: str
     pair_index: int
     order: str
+
+
+@dataclass(frozen=True)
+class ArmKey:
+    """One arm of an attempt at a measurement."""
+
+    measurement_id: UUID
+    attempt: int
+    arm: str
 
 
 @dataclass(frozen=True)
@@ -136,6 +158,20 @@ def load_runs(session: Session, measurement_id: UUID, attempt: int) -> list[Stor
         StoredRun(row.purpose, row.pair_index, row.order, row.arm, zlib.decompress(row.document), row.log)
         for row in session.execute(query).scalars()
     ]
+
+
+def save_profile(session: Session, key: ArmKey, commit_id: UUID, result: ProfileResult) -> None:
+    """Store the profile of an arm, or why there is none."""
+    natural = {"measurement_id": key.measurement_id, "attempt": key.attempt, "arm": key.arm}
+    insert_missing(session, KernelProfile, natural, {"commit_id": commit_id, **result.to_dict()})
+
+
+def profiled_arms(session: Session, measurement_id: UUID, attempt: int) -> set[str]:
+    """Return the arms of an attempt for which profiling was tried."""
+    query = select(KernelProfile.arm).where(
+        KernelProfile.measurement_id == measurement_id, KernelProfile.attempt == attempt
+    )
+    return set(session.execute(query).scalars())
 
 
 def save_case(session: Session, case: CaseResult) -> UUID:

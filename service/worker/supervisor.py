@@ -107,7 +107,8 @@ class Supervisor:
             return
         devices = [lock.device for lock in locks]
         self.executor_id = self.executor_id or _executor_id(self._settings.data_dir, devices)
-        limits = Limits(self._settings.build_timeout_s, self._settings.process_timeout_s)
+        settings = self._settings
+        limits = Limits(settings.build_timeout_s, settings.process_timeout_s, settings.profile_timeout_s)
         share = self._settings.share_compiler_cache
         host = Host(self._settings.data_dir, sandbox, limits, share_compiler_cache=share)
         database = Database(self._settings.database_url)

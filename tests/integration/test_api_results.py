@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.db import Database
-from service.models import Build, JobEvent, Measurement, Point, Verdict
+from service.models import Build, JobEvent, KernelProfile, Measurement, Point, Verdict
 
 API = "/api/v1"
 
@@ -98,8 +98,62 @@ def test_raw_samples(client: TestClient, history: Any) -> None:
         assert client.get(f"{path}?{query}").status_code == 422, query
 
 
+def profile_document(**kernels: dict[str, Any]) -> dict[str, Any]:
+    entries = [
+        {"name": name, "kind": "kernel", "calls": 1.0, "share": 0.5, "time_ms": 1.0, "registers": 40} | values
+        for name, values in kernels.items()
+    ]
+    case = {"name": "cpu/forward/self", "status": "ok", "time_ms": 1.0, "kernels": entries}
+    return {"source": "fake", "calls": 10, "counters": {"cases": 0, "reason": "no ncu"}, "cases": [case]}
+
+
+def test_kernels_side_by_side(client: TestClient, database: Database, history: Any) -> None:
+    path = f"{API}/measurements/{history.measurement.id}/kernels"
+    assert client.get(path).json() == {"measurement_id": str(history.measurement.id), "profiles": [], "rows": []}
+    before = profile_document(gather={"time_ms": 2.0, "sass_bytes": 4096}, old={})
+    after = profile_document(gather={"time_ms": 3.0, "occupancy": 0.5, "registers": 48}, fresh={"time_ms": 0.5})
+    keys = {"measurement_id": history.measurement.id, "status": "done", "reason": None, "wall_s": 2.0}
+    with database.transaction() as session:
+        for arm, commit, document in (("A", 1, before), ("B", 2, after)):
+            commit_id = history.commits[commit].id
+            session.add(KernelProfile(**keys, attempt=1, arm=arm, commit_id=commit_id, document=document))
+        other = {"attempt": 7, "arm": "A", "commit_id": history.commits[1].id, "document": None}
+        session.add(KernelProfile(**(keys | other)))
+    found = client.get(path).json()
+    assert [(one["arm"], one["commit"], one["status"]) for one in found["profiles"]] == [
+        ("A", history.commits[1].sha, "done"),
+        ("B", history.commits[2].sha, "done"),
+    ]
+    assert (found["profiles"][0]["calls"], found["profiles"][0]["counters_reason"]) == (10, "no ncu")
+    gather, old, fresh = found["rows"]
+    assert (gather["kernel"], gather["effect"]) == ("gather", 0.5)
+    assert (gather["before"]["sass_bytes"], gather["after"]["sass_bytes"]) == (4096, None)
+    assert (gather["before"]["registers"], gather["after"]["registers"]) == (40, 48)
+    assert (old["kernel"], old["after"], old["effect"]) == ("old", None, None)
+    assert (fresh["kernel"], fresh["before"]) == ("fresh", None)
+
+
+def test_a_profile_that_failed_says_why(client: TestClient, database: Database, history: Any) -> None:
+    with database.transaction() as session:
+        session.add(
+            KernelProfile(
+                measurement_id=history.measurement.id,
+                attempt=1,
+                arm="B",
+                commit_id=history.commits[2].id,
+                status="failed",
+                reason="no end within 180 s",
+                wall_s=180.0,
+                document=None,
+            )
+        )
+    found = client.get(f"{API}/measurements/{history.measurement.id}/kernels").json()
+    assert found["rows"] == []
+    assert (found["profiles"][0]["status"], found["profiles"][0]["reason"]) == ("failed", "no end within 180 s")
+
+
 def test_measurements_that_do_not_exist(client: TestClient) -> None:
-    for path in ("", "/pairs", "/samples?case=a"):
+    for path in ("", "/pairs", "/kernels", "/samples?case=a"):
         response = client.get(f"{API}/measurements/{uuid4()}{path}")
         assert (response.status_code, response.json()["code"]) == (404, "unknown_measurement")
         assert client.get(f"{API}/measurements/zero{path}").status_code == 422

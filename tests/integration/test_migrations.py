@@ -117,12 +117,36 @@ def test_a_new_revision_is_numbered_and_imports_no_service_code(
     with empty_engine.begin() as connection:
         connection.execute(text("DROP TABLE telemetry_block"))
     db.new_revision(empty_url, "bring telemetry back")
-    written = (tmp_path / "migrations" / "versions" / "0002_bring_telemetry_back.py").read_text()
-    assert 'down_revision = "0001"' in written.replace("'", '"')
+    written = (tmp_path / "migrations" / "versions" / "0003_bring_telemetry_back.py").read_text()
+    assert 'down_revision = "0002"' in written.replace("'", '"')
     assert "import service" not in written
     assert "from service" not in written
     db.upgrade(empty_url)
     assert db.check(empty_url) == []
+
+
+NOW = "2026-11-30 12:00:00+00:00"
+ID = "00000000000070008000000000000001"
+
+
+def test_data_of_the_schema_before_stays_through_the_newest_step_and_back(empty_url: str, empty_engine: Engine) -> None:
+    db.upgrade(empty_url)
+    db.downgrade(empty_url, "0001")
+    assert not inspect(empty_engine).has_table("kernel_profile")
+    with empty_engine.begin() as connection:
+        row = text(
+            "INSERT INTO worker (id, created_at, executor_id, host, pid, version, sandbox, heartbeat_at)"
+            " VALUES (:id, :now, 'w', 'host', 1, '0.1', 'none', :now)"
+        )
+        connection.execute(row, {"id": ID, "now": NOW})
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []
+    with empty_engine.begin() as connection:
+        assert connection.execute(text("SELECT host FROM worker")).scalars().all() == ["host"]
+        assert connection.execute(text("SELECT count(*) FROM kernel_profile")).scalar_one() == 0
+    db.downgrade(empty_url, "0001")
+    with empty_engine.begin() as connection:
+        assert connection.execute(text("SELECT host FROM worker")).scalars().all() == ["host"]
 
 
 def test_versions_import_no_service_code() -> None:

@@ -55,7 +55,7 @@ def test_a_comparison_finds_what_is_planted(repository: FakeRepository, tmp_path
     assert verdicts(comparison) == {FORWARD_SELF: "regressed", FORWARD_DOWN: "failed", BACKWARD_SELF: "improved"}
     assert comparison.sandbox == {"auto": "bubblewrap", "none": "none"}[setting]
     assert comparison.device_name == cpu().name
-    assert listener.stages == ["checkout", "build", "build", "numerics", "pairs", "judge"]
+    assert listener.stages == ["checkout", "build", "build", "numerics", "pairs", "profile", "judge"]
     assert listener.pairs == [(index + 1, 10, 0) for index in range(comparison.pairs)]
     assert any("no sandbox" in text for text in listener.texts) == (setting == "none")
 
@@ -69,6 +69,30 @@ def test_what_is_saved_is_plain_json_and_reads_back(repository: FakeRepository, 
     assert len(saved["documents"]) == 2 + 2 * comparison.pairs
     assert saved["documents"][-1]["cases"][0]["samples"]
     assert saved["builds"]["B"]["report"]["compiler"] == "fake 1.0"
+    assert {letter: one["status"] for letter, one in saved["profiles"].items()} == {
+        "A": "unsupported",
+        "B": "unsupported",
+    }
+
+
+def test_kernels_of_both_commits_side_by_side(repository: FakeRepository, tmp_path: Path) -> None:
+    repository.commit("before", profile={"gather": 2.0})
+    repository.commit("after", profile={"gather": 1.0, "fill": 0.5})
+    options = options_for(repository, tmp_path, max_pairs=2, cases=FORWARD_SELF)
+    gather, fill = compare_commits("HEAD~1", "HEAD", options).kernels()
+    assert (gather["case"], gather["kernel"], gather["effect"]) == (FORWARD_SELF, "gather", -0.5)
+    assert (fill["kernel"], fill["before"], fill["effect"]) == ("fill", None, None)
+
+
+def test_a_profile_that_fails_is_told_and_changes_no_verdict(repository: FakeRepository, tmp_path: Path) -> None:
+    repository.commit("before")
+    repository.commit("after", profile="crash")
+    listener = Listener()
+    options = options_for(repository, tmp_path, max_pairs=2, cases=FORWARD_SELF)
+    comparison = compare_commits("HEAD~1", "HEAD", options, listener)
+    assert set(verdicts(comparison)) == {FORWARD_SELF}
+    assert comparison.kernels() == []
+    assert any("has no profile of its kernels: ended with status 1" in text for text in listener.texts)
 
 
 def test_a_commit_compared_with_itself_is_no_change(repository: FakeRepository, tmp_path: Path) -> None:

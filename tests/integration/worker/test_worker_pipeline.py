@@ -38,6 +38,7 @@ from service.models import (
     Commit,
     Device,
     JobEvent,
+    KernelProfile,
     Point,
     SampleBlock,
     Series,
@@ -109,6 +110,11 @@ def submit_all(jobs: Jobs, repository: FakeRepository) -> dict[str, UUID]:
     names["unknown baseline"] = jobs.submit("fine", "no-such-branch")
     others = branch("other cases", cases=[FORWARD_SELF, "cpu/new"], broken_cases=["cpu/new"])
     names["other cases"] = jobs.submit(others, max_pairs=2)
+    once = {"cases": FORWARD_SELF, "max_pairs": 2}
+    profiled = branch("profiled", profile={"gather": 1.5, "fill": 0.25})
+    names["profiled"] = jobs.submit(branch("profiled again", profile={"gather": 1.2}), profiled, **once)
+    for what in ("crash", "hang", "garbage"):
+        names[f"profile: {what}"] = jobs.submit(branch(f"profile {what}", profile=what), base, **once)
     names["busy"] = jobs.submit(branch("busy", steal=0.4), max_pairs=4)
     repository.git("switch", "--quiet", "--orphan", "empty")
     (repository.path / "README").write_text("no benchmarks here")
@@ -128,7 +134,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     repository = FakeRepository(folder / "repository")
     jobs = Jobs(database, str(repository.path))
     names = submit_all(jobs, repository)
-    with RunningWorker(database, folder, build_timeout_s=2.0, process_timeout_s=2.0):
+    with RunningWorker(database, folder, build_timeout_s=2.0, process_timeout_s=2.0, profile_timeout_s=2.0):
         wait_until(
             lambda: all(jobs.measurement(one).state in TERMINAL for one in names.values()), 200, "the end of all"
         )
@@ -308,13 +314,61 @@ def test_events_tell_the_story_in_order(world: World) -> None:
             session.execute(select(JobEvent).where(JobEvent.job_id == job_id).order_by(JobEvent.id)).scalars()
         )
     stages = [event.payload["stage"] for event in events if event.kind == "stage"]
-    assert stages == ["prepare", "checkout", "build", "numerics", "pairs", "judge"]
+    assert stages == ["prepare", "checkout", "build", "numerics", "pairs", "profile", "judge"]
     pairs = [event.payload for event in events if event.kind == "pair"]
     assert [pair["pair"] for pair in pairs] == list(range(len(pairs)))
     assert set(pairs[0]["admitted"]) == {FORWARD_SELF, BACKWARD_SELF}
     assert [event.kind for event in events[-3:]] == ["verdict", "end", "end"]
     assert events[-1].measurement_id is None
     assert any("compiling slow" in event.payload["text"] for event in events if event.kind == "log")
+
+
+def profiles(world: World, name: str) -> dict[str, KernelProfile]:
+    query = select(KernelProfile).where(KernelProfile.measurement_id == world.names[name])
+    with world.database.reading() as session:
+        return {profile.arm: profile for profile in session.execute(query).scalars()}
+
+
+def test_both_arms_are_profiled_once(world: World) -> None:
+    found = profiles(world, "profiled")
+    assert set(found) == {"A", "B"}
+    assert {profile.status for profile in found.values()} == {"done"}
+    for letter, expected in (("A", {"gather": 1.5, "fill": 0.25}), ("B", {"gather": 1.2})):
+        document = found[letter].document
+        assert document is not None
+        (case,) = document["cases"]
+        assert case["name"] == FORWARD_SELF
+        assert {kernel["name"]: kernel["time_ms"] for kernel in case["kernels"]} == expected
+        assert case["kernels"][0]["block"] == [128, 1, 1]
+    assert world.jobs.measurement(world.names["profiled"]).baseline_id == found["A"].commit_id
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("crash", "ended with status 1: the profiler gave up"),
+        ("hang", "no end within 2 s"),
+        ("garbage", "cases.0.kernels.0"),
+    ],
+)
+def test_a_profile_that_fails_fails_nothing_else(world: World, what: str, reason: str) -> None:
+    name = f"profile: {what}"
+    assert world.jobs.measurement(world.names[name]).state == "done"
+    assert set(world.verdicts(name)) == {FORWARD_SELF}
+    found = profiles(world, name)
+    assert (found["B"].status, found["B"].document) == ("failed", None)
+    assert reason in (found["B"].reason or "")
+    assert found["A"].status == "unsupported"
+
+
+def test_commits_without_the_command_work_as_before(world: World) -> None:
+    found = profiles(world, "slow")
+    assert {profile.status for profile in found.values()} == {"unsupported"}
+    assert found["A"].reason == "the commit has no profile command"
+
+
+def test_a_baseline_that_was_given_up_is_not_profiled(world: World) -> None:
+    assert set(profiles(world, "on a crashing baseline")) == {"B"}
 
 
 def test_the_worker_and_its_device_are_on_record(world: World) -> None:

@@ -1,4 +1,7 @@
-"""`python -m s2attn.benchmarks list | run`: protocol 1 with planted times and planted misbehavior."""
+"""`python -m s2attn.benchmarks list | run | profile`: protocol 1 with planted times and planted misbehavior.
+
+Only commits with a planted "profile" have that command, as real ones before it came.
+"""
 
 import argparse
 import fnmatch
@@ -24,7 +27,8 @@ PLANTED_SAMPLES = {"nan": float("nan"), "inf": float("inf"), "zero": 0.0, "negat
 def main() -> int:
     """Do what was asked for, or what was planted instead."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("command")
+    commands = ["list", "run", *(["profile"] if "profile" in BEHAVIOR else [])]
+    parser.add_argument("command", choices=commands)
     parser.add_argument("--cases", default="*")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--arm")
@@ -37,6 +41,8 @@ def main() -> int:
     if options.command == "list":
         print(json.dumps({"protocol": 1, "cases": [{"name": name} for name in names]}))
         return 0
+    if options.command == "profile":
+        return profile(options, names)
     if not names:
         print(f"no case matches {options.cases!r}", file=sys.stderr)
         return 2
@@ -87,6 +93,37 @@ def misbehave(what: str, options: argparse.Namespace, names: list[str]) -> int:
         document["environment"]["found"] = snoop()
     if what == "twice":
         options.out.write_text(json.dumps(document | {"arm": "C"}))
+    options.out.write_text(json.dumps(document))
+    return 0
+
+
+def profile(options: argparse.Namespace, names: list[str]) -> int:
+    """Write a profile with the planted milliseconds per kernel, or do what was planted instead."""
+    what = BEHAVIOR["profile"]
+    if what == "crash":
+        print("the profiler gave up", file=sys.stderr)
+        return 1
+    if what == "hang":
+        time.sleep(600)
+    kernels = [
+        {"name": name, "kind": "kernel", "calls": 1, "time_ms": time_ms, "share": 0.5, "grid": [8, 4, 1]}
+        | {"block": [128, 1, 1], "registers": 40, "occupancy": 0.75, "sass_bytes": 4096, "spill_load_bytes": 0}
+        for name, time_ms in ({} if what == "garbage" else what).items()
+    ]
+    document = {
+        "protocol": 1,
+        "kind": "profile",
+        "device": options.device,
+        "source": "fake",
+        "calls": 10,
+        "package_path": str(Path(s2attn.__file__).resolve().parent),
+        "counters": {"cases": 0, "reason": "a fake has none"},
+        "cases": [
+            {"name": name, "version": "0123456789abcdef", "status": "ok", "error": None, "time_ms": 1.0}
+            | {"kernels": kernels if what != "garbage" else [{"name": "x", "kind": "kernel", "time_ms": -1}]}
+            for name in names
+        ],
+    }
     options.out.write_text(json.dumps(document))
     return 0
 
