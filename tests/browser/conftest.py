@@ -30,6 +30,7 @@ from service.models import (
     Device,
     Job,
     JobEvent,
+    KernelProfile,
     Measurement,
     Point,
     Repository,
@@ -289,9 +290,28 @@ class Seed:
             self.site.jobs["done"], self.site.measurements["done"] = job.id, measurement.id
             for index in range(PAIRS):
                 add_pair(self.session, self.site, measurement.id, index)
+            self.profiled(measurement)
         for number, name in enumerate(CASES):
             self.judged(measurement, name, 2.0 + number, position)
         self.session.add(JobEvent(job_id=job.id, measurement_id=None, kind="end", payload={"state": "done"}))
+
+    def profiled(self, measurement: Measurement) -> None:
+        """Add the kernels of both commits: one slower, one new, one gone, one with markup in its name."""
+        keys = {"measurement_id": measurement.id, "attempt": 1, "status": "done", "wall_s": 2.0}
+        for arm, commit_id in (("A", measurement.baseline_id), ("B", measurement.candidate_id)):
+            after = arm == "B"
+            gather = kernel("void s2attn::gather<float, 64>(Problem)", 2.2 if after else 2.0, 0.8)
+            gather |= {"registers": 96 if after else 72, "spill_load_bytes": 48 if after else 0, "sass_bytes": 18432}
+            gather |= {"spill_store_bytes": 32 if after else 0, "counters": {"dram_bytes": 123456789.0}}
+            gather |= {"occupancy": 0.3125 if after else 0.4375, "occupancy_limit": "registers"}
+            other = kernel("void s2attn::combine(float*)" if after else "void s2attn::fill(float*)", 0.1, 0.04)
+            cases = [
+                {"name": CASES[0], "kernels": [gather, other, kernel("Memset (Device)", 0.01, 0.004, kind="memset")]},
+                {"name": CASES[1], "kernels": [kernel("void scatter<b>(float const*)", 3.0, 1.0, calls=2.0)]},
+            ]
+            counters = {"cases": 1, "reason": "the time for counters was used up after 1 cases"}
+            document = {"source": "kernel records of the profiler", "calls": 10, "counters": counters, "cases": cases}
+            self.add(KernelProfile(**keys, arm=arm, commit_id=commit_id, document=document))
 
     def judged(self, measurement: Measurement, name: str, level: float, position: int) -> None:
         first = name == CASES[0]
@@ -349,6 +369,11 @@ class Seed:
         measurement.stage = "build"
         self.stages(measurement, "checkout", "build")
         self.site.jobs["live"], self.site.measurements["live"] = job.id, measurement.id
+
+
+def kernel(name: str, time_ms: float, share: float, *, kind: str = "kernel", calls: float = 1.0) -> dict[str, Any]:
+    """Return an entry of a profile."""
+    return {"name": name, "kind": kind, "calls": calls, "time_ms": time_ms, "share": share}
 
 
 def admission(index: int) -> dict[str, Any]:

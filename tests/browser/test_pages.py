@@ -245,6 +245,67 @@ def test_finished_and_failed_jobs(site: Site, page: Page, tmp_path: Path) -> Non
     page.screenshot(path=tmp_path / "job-done.png", full_page=True)
 
 
+def test_job_shows_its_kernels_before_and_after(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    page.goto(f"{site.url}/jobs/{site.jobs['done']}")
+    rows = page.locator("#kernels tbody tr")
+    asked = answer(f"/measurements/{site.measurements['done']}/kernels")["rows"]
+    expect(rows).to_have_count(len(asked))
+    gather = rows.nth(0)
+    for text in (
+        site.case_names[0],
+        "void s2attn::gather<float, 64>(Problem)",
+        "2.000 ms",
+        "2.200 ms",
+        "+10.00 %",
+        "72 → 96",
+        "0 B → 48 B",
+        "32 B stored",
+        "44 % → 31 %",
+        "by registers",
+        "18432 B",
+        "dram bytes 1.235e+8",
+    ):
+        expect(gather).to_contain_text(text)
+    expect(rows.filter(has_text="s2attn::combine")).to_contain_text("new")
+    expect(rows.filter(has_text="s2attn::fill")).to_contain_text("gone")
+    expect(rows.filter(has_text="Memset")).to_contain_text("memset")
+    expect(rows.filter(has_text="scatter<b>")).to_contain_text("100.0 % of the case · 2 launches")
+    expect(page.locator("#kernels")).to_contain_text("One profiled run of each commit, 10 calls per case")
+    expect(page.locator("#kernels")).to_contain_text("Hardware counters of 1 case only: the time")
+    with page.expect_download() as saved:
+        page.locator("#kernels").get_by_role("link", name="CSV").click()
+    read = list(csv.DictReader(io.StringIO(Path(saved.value.path()).read_text())))
+    assert [(row["case"], row["kernel"]) for row in read] == [(row["case"], row["kernel"]) for row in asked]
+    assert (read[0]["before_registers"], read[0]["after_registers"]) == ("72", "96")
+    nothing_ran(page)
+    no_overflow(page)
+    page.locator("#kernels").screenshot(path=tmp_path / "kernels.png")
+    page.set_viewport_size({"width": 390, "height": 844})
+    no_overflow(page)
+    page.locator("#kernels").screenshot(path=tmp_path / "kernels-phone.png")
+
+
+def test_a_profile_that_is_missing_says_why_and_jobs_without_one_show_nothing(site: Site, page: Page) -> None:
+    reason = {"status": "failed", "reason": "no end within 180 s", "source": None, "calls": None, "wall_s": 180.0}
+    older = {
+        **reason,
+        "arm": "A",
+        "commit": "a",
+        "status": "unsupported",
+        "reason": "the commit has no profile command",
+    }
+    counters = {"counters_cases": None, "counters_reason": None}
+    profiles = [older | counters, {**reason, "arm": "B", "commit": "b"} | counters]
+    page.route("**/kernels", lambda route: route.fulfill(json={"profiles": profiles, "rows": []}))
+    page.goto(f"{site.url}/jobs/{site.jobs['done']}")
+    expect(page.locator("#kernels")).to_contain_text("After: profile failed, no end within 180 s.")
+    expect(page.locator("#kernels")).to_contain_text("Before: not profiled, the commit has no profile command.")
+    page.unroute("**/kernels")
+    page.goto(f"{site.url}/jobs/{site.jobs['failed']}")
+    expect(page.locator("#job-facts")).to_contain_text("Commit")
+    expect(page.locator("#kernels")).to_be_hidden()
+
+
 def test_job_is_live(site: Site, page: Page, complaints: list[str], tmp_path: Path) -> None:
     page.goto(f"{site.url}/jobs/{site.jobs['live']}")
     expect(page.locator("#job-live")).to_have_text("live")

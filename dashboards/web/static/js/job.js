@@ -5,6 +5,7 @@ import { byId, element, failure, loading, show, toast } from "./dom.js";
 import { jsonLink } from "./download.js";
 import { ago, duration, secondsBetween, shortSha, stamp } from "./format.js";
 import { jobTitle } from "./job_line.js";
+import { kernelNotes, kernelTable, kernelTools } from "./kernels.js";
 import { pairDots } from "./pairs.js";
 import { stepList } from "./steps.js";
 import { verdictTable, verdictTools } from "./verdict_table.js";
@@ -16,7 +17,7 @@ const LOG_LINES = 400;
 const REFRESH_MS = 250;
 const POLL_MS = 3000;
 const jobId = byId("job").dataset.jobId;
-const known = { job: null, starts: new Map(), pairs: new Map(), log: [], events: new Set() };
+const known = { job: null, starts: new Map(), pairs: new Map(), log: [], events: new Set(), kernels: new Set() };
 let stopFollowing = () => {};
 let pending = null;
 
@@ -30,7 +31,7 @@ async function start() {
   }
   await refreshPairs();
   renderJob();
-  await renderVerdicts();
+  await renderResults();
   stopFollowing = followJob(jobId, KINDS, receive, connection);
   setInterval(tick, 1000);
 }
@@ -83,7 +84,7 @@ function refreshSoon() {
       await refreshPairs();
       show(byId("job-problem"));
       renderJob();
-      await renderVerdicts();
+      await renderResults();
     } catch (error) {
       failure(byId("job-problem"), error, "The job could not be brought up to date");
     }
@@ -256,6 +257,11 @@ function errorBox(error) {
   );
 }
 
+async function renderResults() {
+  await renderVerdicts();
+  await renderKernels();
+}
+
 async function renderVerdicts() {
   if (!known.job.measurements.some(({ state }) => TERMINAL.has(state))) return;
   const { rows } = await get(`/jobs/${encodeURIComponent(jobId)}/verdicts`);
@@ -267,6 +273,33 @@ async function renderVerdicts() {
     jsonLink(apiUrl(`/jobs/${encodeURIComponent(jobId)}/verdicts`)),
     ...verdictTools(rows, `job-${jobId}.csv`),
   );
+}
+
+/** Profiles follow the pairs and never change again: each measurement is asked once it has ended. */
+async function renderKernels() {
+  for (const { id, device_class: device, state } of known.job.measurements) {
+    if (!TERMINAL.has(state) || known.kernels.has(id)) continue;
+    known.kernels.add(id); // before the answer: two calls must not both show it
+    const path = `/measurements/${id}/kernels`;
+    const found = await get(path).catch((error) => {
+      known.kernels.delete(id);
+      throw error;
+    });
+    if (found.profiles.length === 0) continue;
+    byId("kernels").hidden = false;
+    const several = known.job.measurements.length > 1;
+    const tools = found.rows.length ? kernelTools(found, apiUrl(path), `kernels-${id}.csv`) : [];
+    if (!several) byId("kernels-tools").append(...tools);
+    byId("kernels-body").append(
+      element(
+        "div",
+        { class: "card-body" },
+        several ? element("div", { class: "row" }, element("h3", { text: device }), ...tools) : null,
+        ...kernelNotes(found),
+      ),
+      ...(found.rows.length ? [element("div", { class: "table-box" }, kernelTable(found))] : []),
+    );
+  }
 }
 
 /** The end of the log, scrolled along unless somebody has scrolled up to read. */

@@ -4,13 +4,15 @@ import { element, icon } from "./dom.js";
 import { duration, secondsBetween, words } from "./format.js";
 
 const TERMINAL = new Set(["done", "failed", "canceled", "expired"]);
-const USUAL = ["queued", "checkout", "build", "numerics", "pairs", "judge"];
+const USUAL = ["queued", "checkout", "build", "numerics", "pairs", "profile", "judge"];
+const OPTIONAL = new Set(["profile"]); // not a step of measurements from before it came
 const NAMES = {
   queued: "Queued",
   checkout: "Check out",
   build: "Build",
   numerics: "Numerics",
   pairs: "Pairs",
+  profile: "Profile",
   judge: "Judge",
 };
 
@@ -26,7 +28,8 @@ export function stepList(measurement, starts, job) {
     seen.delete(stage);
     seen.set(stage, { at: since, detail });
   }
-  const order = [...USUAL, ...[...seen.keys()].filter((stage) => !USUAL.includes(stage))];
+  const usual = USUAL.filter((stage) => seen.has(stage) || !(OPTIONAL.has(stage) && ended));
+  const order = [...usual, ...[...seen.keys()].filter((stage) => !USUAL.includes(stage))];
   const happened = [...seen.keys()];
   const current = seen.has(measurement.stage) ? measurement.stage : happened.at(-1);
   const items = order.map((stage) => {
