@@ -13,6 +13,8 @@ from s2attn.cubins import find_cubins
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)' for '(?P<arch>sm_\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
+_CAST = re.compile(r"\((?P<type>bool|int|unsigned int|long|unsigned long)\)(?P<value>-?\d+)")
+_SUFFIX = {"unsigned int": "u", "long": "l", "unsigned long": "ul"}
 _SHARED = re.compile(r"(\d+) bytes smem")
 
 
@@ -74,8 +76,20 @@ def demangled(names: Sequence[str]) -> list[str]:
 
 
 def comparable_name(name: str) -> str:
-    """A kernel's name as compiler, profiler and counters all spell it: without spaces and result type."""
+    """A kernel's name spelled alike for compiler, profiler and counters: without spaces and result type.
+
+    NVIDIA's tools put casts before template arguments, ``(int)64`` and ``(bool)1``, where c++filt writes ``64`` and
+    ``true``; and ``<unnamed>`` for the anonymous namespace.
+    """
+    name = name.replace("<unnamed>", "(anonymous namespace)")
+    name = _CAST.sub(lambda cast: _literal(cast["type"], cast["value"]), name)
     return "".join(name.removeprefix("void ").split())
+
+
+def _literal(type_name: str, value: str) -> str:
+    if type_name == "bool":
+        return "false" if value == "0" else "true"
+    return value + _SUFFIX.get(type_name, "")
 
 
 def _number(arch: str) -> int:

@@ -60,11 +60,12 @@ class Counters:
         if finished.returncode != 0 or not counters:
             self._reason = why_unreadable(finished.stdout + "\n" + finished.stderr, finished.returncode)
             return
-        self._cases += 1
-        for kernel in entry["kernels"]:
-            found = counters.get(comparable_name(kernel["name"]))
-            if found:
-                kernel["counters"] = found
+        known = [kernel for kernel in entry["kernels"] if comparable_name(kernel["name"]) in counters]
+        for kernel in known:
+            kernel["counters"] = counters[comparable_name(kernel["name"])]
+        self._cases += 1 if known else 0
+        if not known:
+            self._reason = f"ncu knows the kernels of {entry['name']} by other names: {', '.join(counters)}"[:2000]
 
     def to_json(self) -> dict[str, Any]:
         """Return how many cases have counters, and why others have none."""

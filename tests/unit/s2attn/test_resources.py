@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 from s2attn.cubins import Cubin, find_cubins
-from s2attn.resources import demangled, kernel_resources, library_resources
+from s2attn.resources import comparable_name, demangled, kernel_resources, library_resources
 
 LOG = """$ nvcc -c kernel.cu
 ptxas info    : 0 bytes gmem
@@ -52,6 +52,17 @@ def test_a_log_without_kernels_leaves_the_size_of_the_library(tmp_path: Path) ->
 def test_names_are_those_of_the_sources() -> None:
     assert demangled(["_Z6gatherI6__halfEvi", "plain"]) == ["void gather<__half>(int)", "plain"]
     assert demangled([]) == []
+
+
+def test_names_of_compiler_profiler_and_counters_are_comparable() -> None:
+    spellings = (
+        "void s2attn::(anonymous namespace)::gather<__half, Row<1, 32, true>, 4u, -1l>(s2attn::Params)",
+        "s2attn::<unnamed>::gather<__half, Row<(int)1, (int)32, (bool)1>, (unsigned int)4, (long)-1>(s2attn::Params)",
+        "void s2attn::(anonymous namespace)::gather<__half, Row<1, 32, true> , 4u, -1l>(s2attn::Params)",
+    )
+    assert len({comparable_name(name) for name in spellings}) == 1
+    assert comparable_name("void gather<64>(int)") != comparable_name("void gather<32>(int)")
+    assert comparable_name("cast((bool)0, (int)7)") == "cast(false,7)"
 
 
 def cubin(flags: int, abi: int, kernels: dict[str, int], machine: int = 190) -> bytes:

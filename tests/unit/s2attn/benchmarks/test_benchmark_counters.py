@@ -33,7 +33,7 @@ REFUSAL = """==PROF== Connected to process 4321 (/usr/bin/python3.12)
 
 def test_a_table_is_read_per_kernel() -> None:
     assert parse_ncu(CSV.splitlines()) == {
-        "gather<__half,(int)64>(Problem)": {
+        "gather<__half,64>(Problem)": {
             "dram_bytes": 1_500_000.0,
             "l2_bytes": 6_000_000.0,
             "sm_throughput_percent": 50.0,
@@ -61,7 +61,7 @@ def test_a_refusal_is_told_in_its_own_words() -> None:
 
 
 def entry(name: str = "cuda/forward/x", status: str = "ok") -> dict:
-    return {"name": name, "status": status, "kernels": [{"name": "void gather<__half, (int)64>(Problem)"}]}
+    return {"name": name, "status": status, "kernels": [{"name": "void gather<__half, 64>(Problem)"}]}
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
@@ -77,6 +77,15 @@ def test_counters_are_added_to_the_kernels_they_belong_to(tmp_path: Path, monkey
     reader.read_into(case)
     assert case["kernels"][0]["counters"]["dram_bytes"] == 1_500_000.0
     assert reader.to_json() == {"cases": 1, "reason": None}
+
+
+def test_counters_of_no_kernel_of_the_case_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, f"print({CSV!r})")
+    reader, case = Counters(30), entry()
+    case["kernels"][0]["name"] = "void another(int)"
+    reader.read_into(case)
+    assert reader.to_json()["cases"] == 0
+    assert "by other names: gather<__half,64>(Problem), fill(int)" in reader.to_json()["reason"]
 
 
 def test_after_a_refusal_nothing_more_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

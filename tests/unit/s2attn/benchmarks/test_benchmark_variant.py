@@ -1,0 +1,24 @@
+"""What is recorded as having run."""
+
+import pytest
+import torch
+
+from s2attn.benchmarks.operators import name_variant
+from s2attn.benchmarks.workload import prepare
+from s2attn.problem import AttentionProblem
+
+PROBLEM = AttentionProblem((8, 16), (8, 16), dtype=torch.float16)
+
+
+def test_a_variant_names_formulation_dtype_and_target(make_case) -> None:
+    workload = prepare(make_case())
+    formulation, dtype, target = workload.variant.split("/")
+    assert (formulation, dtype) == ("downsample_gather", "float32")
+    assert target.count("-") == 1
+    assert name_variant(PROBLEM, "reference") == "downsample_gather/float16/torch"
+
+
+def test_what_the_cuda_library_reports_is_part_of_the_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.s2attn, "cuda_kernels", lambda: "tiles 16x64", raising=False)
+    assert name_variant(PROBLEM, "cuda") == "downsample_gather/float16/torch/tiles 16x64"
+    assert name_variant(PROBLEM, "cpu").count("/") == 2
