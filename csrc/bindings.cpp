@@ -52,7 +52,7 @@ std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& q, const at::Te
                                                const at::Tensor& quad_weights, const at::Tensor& query_arcs,
                                                const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
                                                const at::Tensor& key_arc_off, int64_t heads) {
-  const Storage storage = storage_of(q, "a CPU");
+  const Storage storage = storage_of(q.scalar_type(), "a CPU");
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
   cpu::forward(forward_params(in, out.y, out.lse), storage, at::get_num_threads());
@@ -64,7 +64,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cpu(
     const at::Tensor& lse, const at::Tensor& quad_weights, const at::Tensor& query_arcs,
     const at::Tensor& query_arc_off, const at::Tensor& key_arcs, const at::Tensor& key_arc_off, int64_t heads,
     std::array<bool, 3> needs) {
-  const Storage storage = storage_of(q, "a CPU");
+  const Storage storage = storage_of(q.scalar_type(), "a CPU");
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
   const BackwardOutputs out = backward_outputs(in, needs);

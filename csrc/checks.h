@@ -49,13 +49,12 @@ struct BackwardInputs {
 constexpr int64_t kMaxExtent = int64_t{1} << 28;
 
 // device: where the kernels run, in the words of an error.
-inline Storage storage_of(const at::Tensor& q, const char* device) {
-  switch (q.scalar_type()) {
+inline Storage storage_of(at::ScalarType dtype, const char* device) {
+  switch (dtype) {
     case at::kFloat: return Storage::float32;
     case at::kHalf: return Storage::float16;
     case at::kBFloat16: return Storage::bfloat16;
-    default:
-      TORCH_CHECK(false, "q: got dtype ", q.scalar_type(), ", expected float32, float16 or bfloat16 on ", device);
+    default: TORCH_CHECK(false, "q: got dtype ", dtype, ", expected float32, float16 or bfloat16 on ", device);
   }
 }
 

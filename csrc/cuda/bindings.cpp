@@ -3,6 +3,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <string>
+
 #include "../checks.h"
 #include "launch.h"
 
@@ -24,7 +26,7 @@ std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& q, const at::T
                                                 const at::Tensor& quad_weights, const at::Tensor& query_arcs,
                                                 const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
                                                 const at::Tensor& key_arc_off, int64_t heads) {
-  const Storage storage = storage_of(q, "CUDA");
+  const Storage storage = storage_of(q.scalar_type(), "CUDA");
   const c10::DeviceGuard guard(q.device());
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
@@ -37,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cuda(
     const at::Tensor& lse, const at::Tensor& quad_weights, const at::Tensor& query_arcs,
     const at::Tensor& query_arc_off, const at::Tensor& key_arcs, const at::Tensor& key_arc_off, int64_t heads,
     std::array<bool, 3> needs) {
-  const Storage storage = storage_of(q, "CUDA");
+  const Storage storage = storage_of(q.scalar_type(), "CUDA");
   const c10::DeviceGuard guard(q.device());
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
@@ -46,8 +48,29 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cuda(
   return {out.dq, out.dk, out.dv};
 }
 
+// Which kernels serve tensors of these shapes on the current GPU, in words; for the record beside a measurement.
+std::string cuda_policy(at::IntArrayRef out_shape, at::IntArrayRef in_shape, int64_t heads, int64_t channels,
+                        int64_t channels_out, at::ScalarType dtype, bool backward) {
+  const auto extent = [](int64_t value) { return static_cast<int32_t>(value); };
+  const Shape shape{1,
+                    extent(heads),
+                    extent(channels),
+                    extent(channels_out),
+                    {extent(out_shape[0]), extent(out_shape[1])},
+                    {extent(in_shape[0]), extent(in_shape[1])}};
+  const Storage storage = storage_of(dtype, "CUDA");
+  return backward ? cuda::describe_backward(shape, storage) : cuda::describe_forward(shape, storage);
+}
+
 }  // namespace
 }  // namespace s2attn
+
+TORCH_LIBRARY_FRAGMENT(s2attn, m) {
+  m.def(
+      "cuda_policy(int[2] out_shape, int[2] in_shape, int heads, int channels, int channels_out, ScalarType dtype, "
+      "bool backward) -> str",
+      &s2attn::cuda_policy);
+}
 
 TORCH_LIBRARY_IMPL(s2attn, CUDA, m) {
   m.impl("neighborhood_attention", &s2attn::forward_cuda);

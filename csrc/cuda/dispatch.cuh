@@ -42,10 +42,8 @@ void launch(void (*kernel)(Params), const Params& params, const LaunchSize& size
   std::string compiled;
   for (const GatherPolicy& known : kGatherPolicies)
     compiled.append(" ").append(to_string(KernelPolicy{Variant::gather, known, {}}));
-  for (const TilePolicy& known : kTilePolicies16)
-    compiled.append(" ").append(to_string(KernelPolicy{Variant::tile, {}, known}));
-  for (const TilePolicy& known : kTilePolicies32)
-    compiled.append(" ").append(to_string(KernelPolicy{Variant::tile, {}, known}));
+  for (const TileEntry& known : kTilePolicies)
+    compiled.append(" ").append(to_string(KernelPolicy{Variant::tile, {}, known.policy}));
   throw std::invalid_argument("policy: got " + to_string(policy) + ", expected one of" + compiled);
 }
 

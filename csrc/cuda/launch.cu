@@ -1,18 +1,19 @@
 // Chooses the policy of a call and hands it to the instance of its storage type.
-#include "launch.h"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "dispatch.cuh"
 #include "instances/instances.h"
+#include "launch.h"
 #include "policy.h"
 
 namespace s2attn::cuda {
@@ -34,20 +35,32 @@ int current_architecture() {
   return 10 * major + minor;
 }
 
-KernelPolicy policy_of(const Shape& shape, Storage storage, std::initializer_list<const void*> tensors) {
+ProblemFacts facts_of(const Shape& shape, Storage storage, std::initializer_list<const void*> tensors) {
+  const auto points = [](Grid grid) { return int64_t{grid.nlat} * grid.nlon; };
+  return {shape.channels,
+          shape.channels_out,
+          storage == Storage::float32 ? 4 : 2,
+          alignment_of(tensors),
+          std::max(points(shape.query), points(shape.key)),
+          int64_t{shape.heads} * std::max(shape.channels, shape.channels_out),
+          current_architecture()};
+}
+
+// The variant that every call takes, by its name; empty: whichever fits best.
+std::string_view requested_variant() {
   const char* variant = std::getenv("S2ATTN_CUDA_VARIANT");
-  const int element_bytes = storage == Storage::float32 ? 4 : 2;
-  return select_policy(
-      {shape.channels, shape.channels_out, element_bytes, alignment_of(tensors), current_architecture()},
-      variant ? variant : "");
+  return variant ? variant : "";
 }
 
 template <typename Visit>
 void with_storage(Storage storage, const Visit& visit) {
   switch (storage) {
-    case Storage::float32: return visit(float{});
-    case Storage::float16: return visit(__half{});
-    case Storage::bfloat16: return visit(__nv_bfloat16{});
+    case Storage::float32:
+      return visit(float{});
+    case Storage::float16:
+      return visit(__half{});
+    case Storage::bfloat16:
+      return visit(__nv_bfloat16{});
   }
   throw std::invalid_argument("storage: expected float32, float16 or bfloat16");
 }
@@ -55,27 +68,38 @@ void with_storage(Storage storage, const Visit& visit) {
 }  // namespace
 
 void forward(const ForwardParams& params, Storage storage, void* stream) {
-  const KernelPolicy policy = policy_of(params.shape, storage, {params.q, params.k, params.v, params.y});
+  const ProblemFacts facts = facts_of(params.shape, storage, {params.q, params.k, params.v, params.y});
+  const KernelPolicy policy = select_policy(facts, Pass::forward, requested_variant());
   with_storage(storage, [&](auto element) {
     using storage_t = decltype(element);
-    const auto launch = policy.variant == Variant::tile ? launch_tile_forward<storage_t> : launch_gather_forward<storage_t>;
+    const auto launch =
+        policy.variant == Variant::tile ? launch_tile_forward<storage_t> : launch_gather_forward<storage_t>;
     launch(policy, params, static_cast<cudaStream_t>(stream));
   });
 }
 
 void backward(const BackwardParams& params, Storage storage, void* stream) {
-  const KernelPolicy policy =
-      policy_of(params.shape, storage, {params.dy, params.q, params.k, params.v, params.dq, params.dk, params.dv});
+  const ProblemFacts facts =
+      facts_of(params.shape, storage, {params.dy, params.q, params.k, params.v, params.dq, params.dk, params.dv});
+  const BackwardPolicies policies{select_policy(facts, Pass::backward_query, requested_variant()),
+                                  select_policy(facts, Pass::backward_key, requested_variant())};
   with_storage(storage, [&](auto element) {
     using storage_t = decltype(element);
-    const auto launch =
-        policy.variant == Variant::tile ? launch_tile_backward<storage_t> : launch_gather_backward<storage_t>;
-    launch(policy, params, static_cast<cudaStream_t>(stream));
+    if (policies.key.variant == Variant::tile)
+      launch_tile_backward<storage_t>(policies, params, static_cast<cudaStream_t>(stream));
+    else
+      launch_gather_backward<storage_t>(policies.key, params, static_cast<cudaStream_t>(stream));
   });
 }
 
-std::string describe(const Shape& shape, Storage storage) {
-  return to_string(policy_of(shape, storage, {}));
+std::string describe_forward(const Shape& shape, Storage storage) {
+  return to_string(select_policy(facts_of(shape, storage, {}), Pass::forward, requested_variant()));
+}
+
+std::string describe_backward(const Shape& shape, Storage storage) {
+  const ProblemFacts facts = facts_of(shape, storage, {});
+  return to_string(select_policy(facts, Pass::backward_query, requested_variant())) + " + " +
+         to_string(select_policy(facts, Pass::backward_key, requested_variant()));
 }
 
 }  // namespace s2attn::cuda

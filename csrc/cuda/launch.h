@@ -11,7 +11,8 @@ namespace s2attn::cuda {
 void forward(const ForwardParams& params, Storage storage, void* stream);
 void backward(const BackwardParams& params, Storage storage, void* stream);
 
-// The policy that serves aligned tensors of a shape, in words.
-std::string describe(const Shape& shape, Storage storage);
+// The policies that serve tensors of a shape that begin at a multiple of 16 bytes, in words.
+std::string describe_forward(const Shape& shape, Storage storage);
+std::string describe_backward(const Shape& shape, Storage storage);
 
 }  // namespace s2attn::cuda

@@ -29,13 +29,17 @@ struct GatherPolicy {
   constexpr bool in_shared_memory() const { return chunks == 0; }
 };
 
-// tile: pairs x octets warps per block (device/strips.cuh), buffers of stage_rows partners.
+// What a tile kernel computes; each of them is laid out for itself.
+enum class Pass { forward, backward_query, backward_key };
+
+// tile: a warp per octet of columns (device/strips.cuh), stages buffers of stage_rows partners each.
 struct TilePolicy {
   int channels;  // room for so many of q and k, and of v
-  int pairs;
   int octets;
   int stage_rows;
   int stages;
+  int groups;  // of 8 partners that a warp multiplies at a time
+  int blocks;  // per multiprocessor, for which registers are allotted
 
   constexpr bool operator==(const TilePolicy&) const = default;
 };
@@ -48,14 +52,39 @@ struct KernelPolicy {
   constexpr bool operator==(const KernelPolicy&) const = default;
 };
 
+// Of one variant both.
+struct BackwardPolicies {
+  KernelPolicy query;
+  KernelPolicy key;
+};
+
 inline constexpr GatherPolicy kSharedMemoryPolicy{1, 32, 0};
 
 // Every policy that is compiled, narrowest first: the first that fits leaves the fewest lanes without a channel.
 inline constexpr GatherPolicy kGatherPolicies[] = {
     {4, 4, 1}, {4, 8, 1}, {4, 16, 1}, {4, 32, 1}, {1, 8, 1}, {1, 32, 2}, kSharedMemoryPolicy,
 };
-inline constexpr TilePolicy kTilePolicies16[] = {{32, 2, 2, 96, 2}, {64, 2, 2, 80, 2}};  // float16, bfloat16
-inline constexpr TilePolicy kTilePolicies32[] = {{32, 2, 2, 64, 2}, {64, 2, 2, 64, 2}};  // float32
+// Every tile that is compiled, the first that fits is taken.
+//
+// Found on an H200 (sm_90, self-attention and downsampling at 0.5 and 1 degree, cutoffs 0.017 and 0.03, C = 64,
+// 2026-11): 2 x 32 owners per block are 4-10 % faster than 4 x 16 in every case, 4 x 16 with two warps for each owner
+// 0-80 % slower; 3 stages instead of 2 cost 3-25 %, and stages that never cut a strip in two 5-40 %, because there are
+// more of them. Other architectures take these rows untuned.
+struct TileEntry {
+  int element_bytes;
+  Pass pass;
+  TilePolicy policy;
+};
+
+inline constexpr TileEntry kTilePolicies[] = {
+    {2, Pass::forward, {32, 4, 96, 2, 4, 4}},        {2, Pass::forward, {64, 4, 80, 2, 4, 4}},
+    {2, Pass::backward_query, {32, 4, 96, 2, 2, 4}}, {2, Pass::backward_query, {64, 4, 80, 2, 2, 3}},
+    {2, Pass::backward_key, {32, 4, 96, 2, 2, 3}},   {2, Pass::backward_key, {64, 4, 80, 2, 2, 3}},
+    {4, Pass::forward, {32, 4, 64, 2, 2, 3}},        {4, Pass::forward, {64, 4, 64, 2, 2, 2}},
+    {4, Pass::backward_query, {32, 4, 64, 2, 2, 2}}, {4, Pass::backward_query, {64, 4, 64, 2, 2, 2}},
+    {4, Pass::backward_key, {32, 4, 64, 2, 2, 2}},   {4, Pass::backward_key, {64, 4, 64, 2, 2, 2}},
+};
+inline constexpr int kTilePolicyCount = sizeof(kTilePolicies) / sizeof(kTilePolicies[0]);
 
 constexpr int kFirstTileArchitecture = 80;
 
@@ -64,13 +93,15 @@ struct ProblemFacts {
   int32_t channels_out;  // of v and y, per head
   int element_bytes;     // 2 or 4
   int alignment_bytes;   // what the addresses of all tensors are a multiple of, at most 16
+  int64_t points;        // of the larger grid
+  int64_t features;      // channels of all heads together, the larger of both
   int architecture;      // of the GPU: 90 for sm_90
 };
 
 constexpr GatherPolicy select_gather(const ProblemFacts& facts) {
   const int widest = facts.channels > facts.channels_out ? facts.channels : facts.channels_out;
-  const bool whole_vectors = facts.alignment_bytes >= 4 * facts.element_bytes && facts.channels % 4 == 0 &&
-                             facts.channels_out % 4 == 0;
+  const bool whole_vectors =
+      facts.alignment_bytes >= 4 * facts.element_bytes && facts.channels % 4 == 0 && facts.channels_out % 4 == 0;
   for (const GatherPolicy& policy : kGatherPolicies) {
     if (policy.vector > 1 && !whole_vectors) continue;
     if (policy.in_shared_memory() || widest <= policy.capacity()) return policy;
@@ -78,20 +109,23 @@ constexpr GatherPolicy select_gather(const ProblemFacts& facts) {
   return kSharedMemoryPolicy;
 }
 
-// The tile policy that fits, or one without room where none does.
-constexpr TilePolicy select_tile(const ProblemFacts& facts) {
+// The first tile that fits, or one without room where none does.
+constexpr TilePolicy select_tile(const ProblemFacts& facts, Pass pass) {
   const int packet = 16 / facts.element_bytes;
   const bool whole_packets =
       facts.alignment_bytes >= 16 && facts.channels % packet == 0 && facts.channels_out % packet == 0;
-  if (facts.architecture < kFirstTileArchitecture || !whole_packets) return {};
+  // points and bytes from one to the next are 32-bit numbers there
+  const bool small = facts.points < (int64_t{1} << 31) && facts.features * facts.element_bytes < (int64_t{1} << 31);
+  if (facts.architecture < kFirstTileArchitecture || !whole_packets || !small) return {};
   const int widest = facts.channels > facts.channels_out ? facts.channels : facts.channels_out;
-  for (const TilePolicy& policy : facts.element_bytes == 2 ? kTilePolicies16 : kTilePolicies32)
-    if (widest <= policy.channels) return policy;
+  for (const TileEntry& row : kTilePolicies)
+    if (row.element_bytes == facts.element_bytes && row.pass == pass && widest <= row.policy.channels)
+      return row.policy;
   return {};
 }
 
-constexpr KernelPolicy select_policy(const ProblemFacts& facts) {
-  const TilePolicy tile = select_tile(facts);
+constexpr KernelPolicy select_policy(const ProblemFacts& facts, Pass pass) {
+  const TilePolicy tile = select_tile(facts, pass);
   if (tile.channels > 0) return {Variant::tile, {}, tile};
   return {Variant::gather, select_gather(facts), {}};
 }
@@ -103,23 +137,23 @@ inline std::string to_string(Variant variant) {
 inline std::string to_string(const KernelPolicy& policy) {
   const auto number = [](int value) { return std::to_string(value); };
   if (policy.variant == Variant::tile)
-    return "tile{channels " + number(policy.tile.channels) + ", warps " + number(policy.tile.pairs) + "x" +
-           number(policy.tile.octets) + ", rows " + number(policy.tile.stage_rows) + "x" + number(policy.tile.stages) +
-           "}";
+    return "tile{channels " + number(policy.tile.channels) + ", octets " + number(policy.tile.octets) + ", rows " +
+           number(policy.tile.stages) + "x" + number(policy.tile.stage_rows) + ", groups " +
+           number(policy.tile.groups) + "}";
   return to_string(policy.variant) + "{vector " + number(policy.gather.vector) + ", group " +
          number(policy.gather.group) + ", chunks " + number(policy.gather.chunks) + "}";
 }
 
 // The policy of a variant that was asked for by name; empty: what select_policy() chooses.
 // Throws std::invalid_argument for a name that does not exist, or a variant that cannot serve the problem.
-inline KernelPolicy select_policy(const ProblemFacts& facts, std::string_view variant) {
-  if (variant.empty()) return select_policy(facts);
+inline KernelPolicy select_policy(const ProblemFacts& facts, Pass pass, std::string_view variant) {
+  if (variant.empty()) return select_policy(facts, pass);
   std::string known;
   for (const Variant candidate : kVariants) {
     known.append(known.empty() ? "" : ", ").append(to_string(candidate));
     if (variant != to_string(candidate)) continue;
     if (candidate != Variant::tile) return {candidate, select_gather(facts), {}};
-    const KernelPolicy policy{candidate, {}, select_tile(facts)};
+    const KernelPolicy policy{candidate, {}, select_tile(facts, pass)};
     if (policy.tile.channels > 0) return policy;
     throw std::invalid_argument(
         "S2ATTN_CUDA_VARIANT: got tile for " + std::to_string(facts.channels) + " and " +

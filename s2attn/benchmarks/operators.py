@@ -162,16 +162,19 @@ def choose_backend(case: Case, q: torch.Tensor) -> str:
     return "torch" if case.is_global else choose(q, backend="auto")
 
 
-def name_variant(problem: AttentionProblem, backend: str) -> str:
-    """Name what runs: the formulation, direction and dtype, what it was compiled for, and what the kernels report.
+def name_variant(problem: AttentionProblem, backend: str, *, backward: bool) -> str:
+    """Name what runs: the formulation, direction and dtype, what it was compiled for, and which CUDA kernels, if any.
 
-    The report is that of ``s2attn::cuda_kernels() -> str`` where the loaded library has that operator.
+    The CUDA kernels are those that ``s2attn::cuda_policy`` says serve the forward or the backward of the problem.
     """
     record = registration.loaded().get(backend)
     target = "+".join(record.arch) if record else "torch"
     parts = [f"{problem.direction}_gather", str(problem.dtype).removeprefix("torch."), target]
-    if backend == "cuda" and hasattr(torch.ops.s2attn, "cuda_kernels"):
-        parts.append(str(torch.ops.s2attn.cuda_kernels()))
+    if backend == "cuda":
+        heads = problem.heads
+        channels, channels_out = problem.channels_in // heads, problem.channels_out // heads
+        grids = (problem.out_shape, problem.in_shape)
+        parts.append(torch.ops.s2attn.cuda_policy(*grids, heads, channels, channels_out, problem.dtype, backward))
     return "/".join(parts)
 
 

@@ -108,7 +108,8 @@ def prepare(case: Case) -> Workload:
     backend = choose_backend(case, inputs[0].q)
     if layer is None:
         inputs = tuple(operator.prepared(entry) for entry in inputs)
-    workload = Workload(case, problem, operator, inputs, backend, name_variant(problem, backend), layer)
+    variant = name_variant(problem, backend, backward="backward" in case.operation)
+    workload = Workload(case, problem, operator, inputs, backend, variant, layer)
     return _with_fused_kernel(workload) if case.is_global else workload
 
 

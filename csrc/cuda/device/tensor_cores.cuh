@@ -1,9 +1,11 @@
 // Products of a tile of 16 owners with partners that lie in shared memory, on the tensor cores (sm_80 and later).
 //
-// A warp holds its owners' channels as OwnerTile and their sums as SumTile. Partners come 8 at a time, a "column group":
+// A warp holds its owners' channels as OwnerTile and their sums as SumTile. Partners come 8 at a time, a "column
+// group":
 //   scores(owners, rows, S)       S[i][.] = owners . partners of group i
 //   accumulate(sums, P, rows)     sums += P[i][.] partners of group i
-// Element e of a group's four scores belongs to owner row lane / 4 + 8 * (e / 2) and to partner column(e % 2).
+// Element e of a group's four scores belongs to owner row lane / 4 + 8 * (e / 2) and to partner
+// kColumnStep * (e % 2) + first_column().
 // float16, bfloat16: m16n8k16 with ldmatrix. float32: every factor is split into two TF32 numbers, three products of
 // which (m16n8k8) carry 21 bits; channels and partners are renumbered so that all loads of shared memory are of 16
 // bytes and free of bank conflicts (derived here).
@@ -18,14 +20,22 @@
 
 namespace s2attn::cuda {
 
-constexpr int kTileOwners = 16;
+// Older architectures get kernels without a body; policy.h never chooses them there.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define S2ATTN_TILES 1
+#else
+#define S2ATTN_TILES 0
+#endif
+
 constexpr int kGroupColumns = 8;
 
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline uint32_t bits(float value) { return __float_as_uint(value); }
+__device__ inline uint32_t bits(float value) {
+  return __float_as_uint(value);
+}
 
 // 16-bit numbers in the two halves of a register.
 template <typename storage_t>
@@ -47,17 +57,18 @@ struct Half2<__nv_bfloat16> {
   }
 };
 
-#define S2ATTN_MMA_16(storage_t, name)                                                                              \
-  __device__ inline void mma(storage_t, float(&sum)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) {          \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "       \
-        "{%0,%1,%2,%3};"                                                                                            \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                    \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                            \
-  }                                                                                                                 \
-  __device__ inline void mma(storage_t, float(&sum)[4], const uint32_t(&a)[2], uint32_t b) {                        \
-    asm("mma.sync.aligned.m16n8k8.row.col.f32." name "." name ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"   \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                    \
-        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                            \
+#define S2ATTN_MMA_16(storage_t, name)                                                                            \
+  __device__ inline void mma(storage_t, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {      \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                    \
+        ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "                                                            \
+        "{%0,%1,%2,%3};"                                                                                          \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                          \
+  }                                                                                                               \
+  __device__ inline void mma(storage_t, float (&sum)[4], const uint32_t (&a)[2], uint32_t b) {                    \
+    asm("mma.sync.aligned.m16n8k8.row.col.f32." name "." name ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                  \
+        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                          \
   }
 
 S2ATTN_MMA_16(__half, "f16")
@@ -99,7 +110,8 @@ class TensorCores {
     }
   };
 
-  static __device__ int column(int e) { return lane_index() % 4 * 2 + e; }
+  static constexpr int kColumnStep = 1;
+  static __device__ int first_column() { return lane_index() % 4 * 2; }
 
   // rows: the lane's two owner rows, null where there is none. channels: those that exist, a multiple of 8.
   static __device__ void load(OwnerTile& tile, const storage_t* const (&rows)[2], int channels) {
@@ -149,8 +161,8 @@ class TensorCores {
     for (int i = 0; i + 1 < kGroups; i += 2) {
       const uint32_t a[4] = {pack(p[i][0], p[i][1]), pack(p[i][2], p[i][3]), pack(p[i + 1][0], p[i + 1][1]),
                              pack(p[i + 1][2], p[i + 1][3])};
-      const uint32_t address = shared_address(rows) + (i * kGroupColumns + lane_index() % 16) * kRowBytes +
-                               lane_index() / 16 * 16;
+      const uint32_t address =
+          shared_address(rows) + (i * kGroupColumns + lane_index() % 16) * kRowBytes + lane_index() / 16 * 16;
 #pragma unroll
       for (int pair = 0; pair < kChannels / 16; ++pair) {
         uint32_t b[4];
@@ -162,8 +174,8 @@ class TensorCores {
     if constexpr (kGroups % 2 != 0) {
       constexpr int i = kGroups - 1;
       const uint32_t a[2] = {pack(p[i][0], p[i][1]), pack(p[i][2], p[i][3])};
-      const uint32_t address = shared_address(rows) + (i * kGroupColumns + lane_index() % 8) * kRowBytes +
-                               lane_index() / 8 * 16;
+      const uint32_t address =
+          shared_address(rows) + (i * kGroupColumns + lane_index() % 8) * kRowBytes + lane_index() / 8 * 16;
 #pragma unroll
       for (int four = 0; four < kChannels / 32; ++four) {
         uint32_t b[4];
@@ -228,7 +240,8 @@ class TensorCores<float, kChannels> {
     }
   };
 
-  static __device__ int column(int e) { return lane_index() % 4 + 4 * e; }
+  static constexpr int kColumnStep = 4;
+  static __device__ int first_column() { return lane_index() % 4; }
 
   static __device__ void load(OwnerTile& tile, const float* const (&rows)[2], int channels) {
 #pragma unroll
@@ -278,18 +291,25 @@ class TensorCores<float, kChannels> {
     const int n = lane_index() / 4;
     const char* row = rows + lane_index() % 4 * kRowBytes + (n % 2 * 4 + n / 2) * 16;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const float a[4] = {p[i][0], p[i][2], p[i][1], p[i][3]};
+    for (int step = 0; step < kChannels / 32; ++step) {
+      // The cores cut off what does not fit their sum, always toward zero: over thousands of partners that is a bias.
+      // Only the groups of this call are added up there, and their sum is added by the rounding adders.
+      float part[4][4] = {};
 #pragma unroll
-      for (int step = 0; step < kChannels / 32; ++step) {
+      for (int i = 0; i < kGroups; ++i) {
+        const float a[4] = {p[i][0], p[i][2], p[i][1], p[i][3]};
         const char* first = row + i * kGroupColumns * kRowBytes + step * 128;
         const float4 b0 = *reinterpret_cast<const float4*>(first);
         const float4 b1 = *reinterpret_cast<const float4*>(first + 4 * kRowBytes);
-        mma_split(sums.values[4 * step], a, b0.x, b1.x);
-        mma_split(sums.values[4 * step + 1], a, b0.y, b1.y);
-        mma_split(sums.values[4 * step + 2], a, b0.z, b1.z);
-        mma_split(sums.values[4 * step + 3], a, b0.w, b1.w);
+        mma_split(part[0], a, b0.x, b1.x);
+        mma_split(part[1], a, b0.y, b1.y);
+        mma_split(part[2], a, b0.z, b1.z);
+        mma_split(part[3], a, b0.w, b1.w);
       }
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums.values[4 * step + j][e] += part[j][e];
     }
   }
 

@@ -17,6 +17,6 @@ void launch_gather_backward(const KernelPolicy& policy, const BackwardParams& pa
 template <typename storage_t>
 void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
 template <typename storage_t>
-void launch_tile_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+void launch_tile_backward(const BackwardPolicies& policies, const BackwardParams& params, cudaStream_t stream);
 
 }  // namespace s2attn::cuda

@@ -4,6 +4,6 @@
 namespace s2attn::cuda {
 
 template void launch_tile_forward<float>(const KernelPolicy&, const ForwardParams&, cudaStream_t);
-template void launch_tile_backward<float>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+template void launch_tile_backward<float>(const BackwardPolicies&, const BackwardParams&, cudaStream_t);
 
 }  // namespace s2attn::cuda

@@ -12,7 +12,9 @@
 
 namespace s2attn::cuda {
 
-__device__ inline float2* query_statistics(const BackwardParams& p) { return reinterpret_cast<float2*>(p.workspace); }
+__device__ inline float2* query_statistics(const BackwardParams& p) {
+  return reinterpret_cast<float2*>(p.workspace);
+}
 
 template <typename storage_t>
 __device__ float delta_of(const BackwardParams& p, int64_t row) {
@@ -44,9 +46,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor)
   scores.load(query);
   const float maximum = scores.maximum(query);
   float sum = 0.0f;
-  scores.visit(query, [&](const Partner& partner, float score) {
-    sum += p.quad_weights[partner.lat] * expf(score - maximum);
-  });
+  scores.visit(
+      query, [&](const Partner& partner, float score) { sum += p.quad_weights[partner.lat] * expf(score - maximum); });
   const float normalizer = sum_of_groups<Row>(sum);
   const float delta = delta_of<storage_t>(p, row);
   if (lane_index() == 0) query_statistics(p)[row] = {(maximum + logf(normalizer)) * kLog2E, delta};

@@ -10,25 +10,27 @@
 
 namespace s2attn::cuda {
 
-template <typename Layout, typename storage_t, int kChannels>
-__global__ void __launch_bounds__(Layout::kThreads, kTileBlocks<storage_t, 3>) backward_query_tile(BackwardParams p) {
-  using Cores = TensorCores<storage_t, kChannels>;
-  constexpr int kGroups = kTileGroups<storage_t, 2>;
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backward_query_tile(BackwardParams p) {
+#if S2ATTN_TILES
+  using Layout = typename Tile::Layout;
+  using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, kChannels, false> memory{shared};
+  const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
   const TileOwners tile = find_tile<Layout>(p.shape, p.query_table, p.shape.query);
-  const LaneOwner owners[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
-                               lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
+  const int64_t points[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
+                             lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels, channel_out = int64_t{tile.head} * p.shape.channels_out;
+  const int64_t channel = int64_t{tile.head} * p.shape.channels,
+                channel_out = int64_t{tile.head} * p.shape.channels_out;
   const storage_t *query_rows[2], *dy_rows[2];
   storage_t* dq_rows[2];
   float2 statistics[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int64_t point = owners[i].point;
+    const int64_t point = points[i];
     query_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.q) + point * pitch + channel;
     dy_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.dy) + point * pitch_out + channel_out;
     dq_rows[i] = point < 0 ? nullptr : static_cast<storage_t*>(p.dq) + point * pitch + channel;
@@ -38,97 +40,108 @@ __global__ void __launch_bounds__(Layout::kThreads, kTileBlocks<storage_t, 3>) b
   Cores::load(queries, query_rows, p.shape.channels);
   Cores::load(dy, dy_rows, p.shape.channels_out);
   typename Cores::SumTile dq;
+  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
+  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
   const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch, p.shape.channels},
-       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_out, p.shape.channels_out}},
+      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch_bytes, p.shape.channels},
+       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
       nullptr,
       0};
   const StripSource source{p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights};
-  stream_strips<kGroups>(memory, source, partners, tile, lane_columns<Layout>(owners, p.query_table.stride),
-                [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
-                  float s[kCount][4] = {}, ds[kCount][4] = {};
-                  const char* k = rows + column * Cores::kRowBytes;
-                  Cores::scores(queries, k, s);
-                  Cores::scores(dy, k + memory.kTensorBytes, ds);
+  stream_strips<Tile::kGroups>(
+      memory, source, partners, tile, Cores::first_column(),
+      [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
+        float s[kCount][4] = {}, ds[kCount][4] = {};
+        const char* k = rows + column * Cores::kRowBytes;
+        Cores::scores(queries, k, s);
+        Cores::scores(dy, k + memory.kTensorBytes, ds);
 #pragma unroll
-                  for (int i = 0; i < kCount; ++i)
+        for (int i = 0; i < kCount; ++i)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                      const float probability =
-                          exp2_approximate(s[i][e] * kLog2E + (weight - statistics[e / 2].x));
-                      const bool held = mask.holds(column + i * kGroupColumns + Cores::column(e % 2), e / 2);
-                      ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
-                    }
-                  Cores::accumulate(dq, ds, k);
-                });
+          for (int e = 0; e < 4; ++e) {
+            const float probability = exp2_approximate(s[i][e] * kLog2E + (weight - statistics[e / 2].x));
+            const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
+            ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
+          }
+        Cores::accumulate(dq, ds, k);
+      });
   Cores::store(dq, {1.0f, 1.0f}, dq_rows, p.shape.channels);
+#endif
 }
 
-template <typename Layout, typename storage_t, int kChannels>
-__global__ void __launch_bounds__(Layout::kThreads, 2) backward_key_tile(BackwardParams p) {
-  using Cores = TensorCores<storage_t, kChannels>;
-  constexpr int kGroups = kTileGroups<storage_t, 4>;
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backward_key_tile(BackwardParams p) {
+#if S2ATTN_TILES
+  using Layout = typename Tile::Layout;
+  using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, kChannels, true> memory{shared};
+  const StageMemory<Layout, storage_t, Tile::kChannels, true> memory{shared};
   const TileOwners tile = find_tile<Layout>(p.shape, p.key_table, p.shape.key);
-  const LaneOwner owners[2] = {lane_owner<Layout>(tile, p.key_table, p.shape.key, 0),
-                               lane_owner<Layout>(tile, p.key_table, p.shape.key, 1)};
+  const int64_t points[2] = {lane_owner<Layout>(tile, p.key_table, p.shape.key, 0),
+                             lane_owner<Layout>(tile, p.key_table, p.shape.key, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t queries = tile.batch * p.shape.query.nlat * p.shape.query.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels, channel_out = int64_t{tile.head} * p.shape.channels_out;
+  const int64_t channel = int64_t{tile.head} * p.shape.channels,
+                channel_out = int64_t{tile.head} * p.shape.channels_out;
   const storage_t *key_rows[2], *value_rows[2];
   storage_t *dk_rows[2], *dv_rows[2];
   float weights[2];  // log2 of the owner's quadrature weight
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int64_t point = owners[i].point;
+    const int64_t point = points[i];
     key_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.k) + point * pitch + channel;
     value_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.v) + point * pitch_out + channel_out;
     dk_rows[i] = point < 0 || !p.dk ? nullptr : static_cast<storage_t*>(p.dk) + point * pitch + channel;
     dv_rows[i] = point < 0 || !p.dv ? nullptr : static_cast<storage_t*>(p.dv) + point * pitch_out + channel_out;
-    const int32_t lat = (tile.row + owners[i].row) / p.key_table.residues;
+    const int32_t lat = (tile.row + i) / p.key_table.residues;
     weights[i] = point < 0 ? 0.0f : log2f(p.quad_weights[lat]);
   }
   typename Cores::OwnerTile keys, values;
   Cores::load(keys, key_rows, p.shape.channels);
   Cores::load(values, value_rows, p.shape.channels_out);
   typename Cores::SumTile dk, dv;
+  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
+  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
   const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.q) + queries * pitch + channel, pitch, p.shape.channels},
-       {static_cast<const storage_t*>(p.dy) + queries * pitch_out + channel_out, pitch_out, p.shape.channels_out}},
+      {{static_cast<const storage_t*>(p.q) + queries * pitch + channel, pitch_bytes, p.shape.channels},
+       {static_cast<const storage_t*>(p.dy) + queries * pitch_out + channel_out, pitch_bytes_out,
+        p.shape.channels_out}},
       query_statistics(p) + queries * p.shape.heads + tile.head,
-      p.shape.heads};
+      p.shape.heads * static_cast<uint32_t>(sizeof(float2))};
   const StripSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr};
-  stream_strips<kGroups>(memory, source, partners, tile, lane_columns<Layout>(owners, p.key_table.stride),
-                [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float) {
-                  float probabilities[kCount][4] = {};
-                  const char* q = rows + column * Cores::kRowBytes;
-                  const char* dy = q + memory.kTensorBytes;
-                  const auto* statistics = reinterpret_cast<const float2*>(rows + 2 * memory.kTensorBytes) + column;
-                  Cores::scores(keys, q, probabilities);
+  stream_strips<Tile::kGroups>(
+      memory, source, partners, tile, Cores::first_column(),
+      [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float) {
+        float probabilities[kCount][4] = {};
+        const char* q = rows + column * Cores::kRowBytes;
+        const char* dy = q + memory.kTensorBytes;
+        const auto* statistics =
+            reinterpret_cast<const float2*>(rows + 2 * memory.kTensorBytes) + column + Cores::first_column();
+        Cores::scores(keys, q, probabilities);
 #pragma unroll
-                  for (int i = 0; i < kCount; ++i)
+        for (int i = 0; i < kCount; ++i)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                      const int c = i * kGroupColumns + Cores::column(e % 2);
-                      const float exponent = probabilities[i][e] * kLog2E + (weights[e / 2] - statistics[c].x);
-                      probabilities[i][e] = mask.holds(column + c, e / 2) ? exp2_approximate(exponent) : 0.0f;
-                    }
-                  if (p.dv) Cores::accumulate(dv, probabilities, dy);
-                  if (!p.dk) return;
-                  float ds[kCount][4] = {};
-                  Cores::scores(values, dy, ds);
+          for (int e = 0; e < 4; ++e) {
+            const int c = i * kGroupColumns + Cores::kColumnStep * (e % 2);
+            const float exponent = probabilities[i][e] * kLog2E + (weights[e / 2] - statistics[c].x);
+            probabilities[i][e] = mask.holds(c, e / 2) ? exp2_approximate(exponent) : 0.0f;
+          }
+        if (p.dv) Cores::accumulate(dv, probabilities, dy);
+        if (!p.dk) return;
+        float ds[kCount][4] = {};
+        Cores::scores(values, dy, ds);
 #pragma unroll
-                  for (int i = 0; i < kCount; ++i)
+        for (int i = 0; i < kCount; ++i)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e)
-                      ds[i][e] = probabilities[i][e] *
-                                 (ds[i][e] - statistics[i * kGroupColumns + Cores::column(e % 2)].y);
-                  Cores::accumulate(dk, ds, q);
-                });
+          for (int e = 0; e < 4; ++e)
+            ds[i][e] =
+                probabilities[i][e] * (ds[i][e] - statistics[i * kGroupColumns + Cores::kColumnStep * (e % 2)].y);
+        Cores::accumulate(dk, ds, q);
+      });
   Cores::store(dk, {1.0f, 1.0f}, dk_rows, p.shape.channels);
   Cores::store(dv, {1.0f, 1.0f}, dv_rows, p.shape.channels_out);
+#endif
 }
 
 }  // namespace s2attn::cuda

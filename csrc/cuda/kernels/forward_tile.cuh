@@ -1,7 +1,8 @@
 // Computes: what forward_gather computes.
 // Layout: NHWC, contiguous; heads packed in the channels; channels a multiple of 16 bytes, tensors aligned to 16 bytes.
 // Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/strips.cuh).
-// Requires: sm_80; channels and channels_out <= kChannels; StageMemory::kBytes of dynamic shared memory.
+// Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to
+//   the next below 2^31; StageMemory::kBytes of dynamic shared memory.
 // Numerics: products as device/tensor_cores.cuh states, everything else in float32. The maximum that scores are taken
 //   relative to is raised only when a score exceeds it by 2^8: exp2 of less cannot overflow, and the quotient does not
 //   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose strips hold it.
@@ -23,13 +24,6 @@ __device__ inline float exp2_approximate(float x) {
   return y;
 }
 
-template <typename Layout>
-__device__ LaneColumns<Layout> lane_columns(const LaneOwner (&owners)[2], int32_t stride) {
-  return {{owners[0].row, owners[1].row},
-          {owners[0].column * stride, owners[1].column * stride},
-          {owners[0].point >= 0, owners[1].point >= 0}};
-}
-
 // Sum, or maximum, over the four lanes that share an owner.
 __device__ inline float quad_sum(float value) {
   value += __shfl_xor_sync(kFullMask, value, 1);
@@ -48,13 +42,13 @@ struct TileSoftmax {
 
   // Scores in, weights out. weight: log2 of the quadrature weight.
   template <int kGroups>
-  __device__ void exponentiate(float (&s)[kGroups][4], int32_t column, const ColumnMask& mask, float weight) {
+  __device__ void exponentiate(float (&s)[kGroups][4], const ColumnMask& mask, float weight) {
     float highest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < kGroups; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (!mask.holds(column + i * kGroupColumns + Cores::column(e % 2), e / 2)) s[i][e] = -INFINITY;
+        if (!mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2)) s[i][e] = -INFINITY;
         highest[e / 2] = fmaxf(highest[e / 2], s[i][e]);
       }
     const bool raised = highest[0] * kLog2E + weight > maximum[0] + kMaximumSlack ||
@@ -83,63 +77,61 @@ struct TileSoftmax {
   }
 };
 
-// Blocks per multiprocessor that registers are allotted for, and groups of 8 columns that a warp multiplies at a time.
-// float32 takes more registers.
-template <typename storage_t, int kOf16Bit>
-constexpr int kTileBlocks = sizeof(storage_t) == 2 ? kOf16Bit : 2;
-template <typename storage_t, int kOf16Bit>
-constexpr int kTileGroups = sizeof(storage_t) == 2 ? kOf16Bit : 2;
-
-template <typename Layout, typename storage_t, int kChannels>
-__global__ void __launch_bounds__(Layout::kThreads, kTileBlocks<storage_t, 3>) forward_tile(ForwardParams p) {
-  using Cores = TensorCores<storage_t, kChannels>;
-  constexpr int kGroups = kTileGroups<storage_t, 4>;
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward_tile(ForwardParams p) {
+#if S2ATTN_TILES
+  using Layout = typename Tile::Layout;
+  using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, kChannels, false> memory{shared};
+  const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
   const TileOwners tile = find_tile<Layout>(p.shape, p.query_table, p.shape.query);
-  const LaneOwner owners[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
-                               lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
+  const int64_t points[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
+                             lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels, channel_out = int64_t{tile.head} * p.shape.channels_out;
+  const int64_t channel = int64_t{tile.head} * p.shape.channels,
+                channel_out = int64_t{tile.head} * p.shape.channels_out;
   const auto* q = static_cast<const storage_t*>(p.q) + channel;
   auto* y = static_cast<storage_t*>(p.y) + channel_out;
   const storage_t* query_rows[2];
   storage_t* output_rows[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    query_rows[i] = owners[i].point < 0 ? nullptr : q + owners[i].point * pitch;
-    output_rows[i] = owners[i].point < 0 ? nullptr : y + owners[i].point * pitch_out;
+    query_rows[i] = points[i] < 0 ? nullptr : q + points[i] * pitch;
+    output_rows[i] = points[i] < 0 ? nullptr : y + points[i] * pitch_out;
   }
   typename Cores::OwnerTile queries;
   Cores::load(queries, query_rows, p.shape.channels);
   TileSoftmax<Cores> softmax;
+  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
+  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
   const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch, p.shape.channels},
-       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_out, p.shape.channels_out}},
+      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch_bytes, p.shape.channels},
+       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
       nullptr,
       0};
   const StripSource source{p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights};
-  stream_strips<kGroups>(memory, source, partners, tile, lane_columns<Layout>(owners, p.query_table.stride),
-                [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
-                  float s[kCount][4] = {};
-                  const char* k = rows + column * Cores::kRowBytes;
-                  Cores::scores(queries, k, s);
-                  softmax.exponentiate(s, column, mask, weight);
-                  Cores::accumulate(softmax.sums, s, k + memory.kTensorBytes);
-                });
+  stream_strips<Tile::kGroups>(memory, source, partners, tile, Cores::first_column(),
+                               [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
+                                 float s[kCount][4] = {};
+                                 const char* k = rows + column * Cores::kRowBytes;
+                                 Cores::scores(queries, k, s);
+                                 softmax.exponentiate(s, mask, weight);
+                                 Cores::accumulate(softmax.sums, s, k + memory.kTensorBytes);
+                               });
   float factors[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float normalizer = quad_sum(softmax.normalizer[i]);
     const bool empty = normalizer == 0.0f;
     factors[i] = empty ? 0.0f : 1.0f / normalizer;
-    if (owners[i].point >= 0 && lane_index() % 4 == 0)
-      p.lse[owners[i].point * p.shape.heads + tile.head] =
+    if (points[i] >= 0 && lane_index() % 4 == 0)
+      p.lse[points[i] * p.shape.heads + tile.head] =
           empty ? -INFINITY : (softmax.maximum[i] + log2f(normalizer)) * kLn2;
   }
   Cores::store(softmax.sums, factors, output_rows, p.shape.channels_out);
+#endif
 }
 
 }  // namespace s2attn::cuda

@@ -3,7 +3,8 @@
 // Layout, Requires: as forward_gather.
 // Mapping: one warp per query and head; its groups of lanes share out the partners. forward_maximum leaves the maximum
 //   in lse, where forward_accumulate finds it and puts the log-sum-exp instead.
-// Numerics: float32. Group g of n sums partners g, g + n, g + 2n, ... in the order of the arcs; the groups' sums are added
+// Numerics: float32. Group g of n sums partners g, g + n, g + 2n, ... in the order of the arcs; the groups' sums are
+// added
 //   pairwise. Deterministic.
 #pragma once
 

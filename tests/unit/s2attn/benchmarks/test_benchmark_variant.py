@@ -15,10 +15,11 @@ def test_a_variant_names_formulation_dtype_and_target(make_case) -> None:
     formulation, dtype, target = workload.variant.split("/")
     assert (formulation, dtype) == ("downsample_gather", "float32")
     assert target.count("-") == 1
-    assert name_variant(PROBLEM, "reference") == "downsample_gather/float16/torch"
+    assert name_variant(PROBLEM, "reference", backward=False) == "downsample_gather/float16/torch"
 
 
-def test_what_the_cuda_library_reports_is_part_of_the_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.ops.s2attn, "cuda_kernels", lambda: "tiles 16x64", raising=False)
-    assert name_variant(PROBLEM, "cuda") == "downsample_gather/float16/torch/tiles 16x64"
-    assert name_variant(PROBLEM, "cpu").count("/") == 2
+def test_the_kernels_that_the_cuda_library_names_are_part_of_the_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.s2attn, "cuda_policy", lambda *asked: repr(asked), raising=False)
+    asked = ((8, 16), (8, 16), 1, 1, 1, torch.float16, True)
+    assert name_variant(PROBLEM, "cuda", backward=True) == f"downsample_gather/float16/torch/{asked!r}"
+    assert name_variant(PROBLEM, "cpu", backward=True).count("/") == 2
