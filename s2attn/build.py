@@ -156,6 +156,7 @@ def _build_in(work: Path, plan: BuildPlan, cache: Path) -> BuildRecord:
         step = next((unit.source for unit in plan.units if unit.source in error.cmd), "linking")
         message = f"building the {plan.device} kernels failed ({step}), see {failed_log}"
         raise KernelsNotBuilt(message, path=str(failed_log)) from error
+    _check_runtime(library)
     record = BuildRecord(
         key=plan.key,
         library=library.name,
@@ -175,6 +176,13 @@ def _build_in(work: Path, plan: BuildPlan, cache: Path) -> BuildRecord:
     target = cache / plan.key
     os.rename(work, target)
     return dataclasses.replace(record, library=str(target / library.name), log=str(target / log.name))
+
+
+def _check_runtime(library: Path) -> None:
+    content = library.read_bytes()
+    if not any(name in content for name in (b"libstdc++.so", b"libc++.so")):
+        reason = "it needs no shared C++ run-time library, so it holds a copy that would clash with torch's"
+        raise KernelsNotBuilt(f"{library.name} cannot be used: {reason}; install the compiler's shared libstdc++")
 
 
 def _compile_and_link(plan: BuildPlan, library: Path, log: Path) -> None:

@@ -38,7 +38,9 @@ def library_resources(library: Path, log: str) -> dict[str, object]:
     resources: dict[str, object] = {"library_size_bytes": library.stat().st_size}
     kernels = kernel_resources(log)
     if kernels:
-        code = {cubin.architecture: cubin.sass_bytes for cubin in find_cubins(library)}
+        code: dict[int, dict[str, int]] = {}
+        for cubin in find_cubins(library):  # one for every source file and architecture
+            code.setdefault(cubin.architecture, {}).update(cubin.sass_bytes)
         for kernel in kernels:
             kernel["sass_bytes"] = code.get(_number(str(kernel["arch"])), {}).get(str(kernel["name"]))
         missing = {kernel["arch"] for kernel in kernels if kernel["sass_bytes"] is None}

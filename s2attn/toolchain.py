@@ -25,7 +25,7 @@ from s2attn.errors import InvalidProblem, KernelsNotBuilt
 DEVICES = ("cpu", "cuda")
 
 # Raised when a build of the same sources with the same flags has to differ from an older one.
-BUILD_FORMAT = 1
+BUILD_FORMAT = 2
 
 CPU_SOURCES = (
     "csrc/bindings.cpp",
@@ -161,14 +161,14 @@ def _plan_cpu(root: Path) -> BuildPlan:
     )
     version = _output(compiler, "--version")
     target = _digest([_output(compiler, native, "-dM", "-E", "-x", "c++", os.devnull)])
-    link = ((compiler, "-shared", "-fopenmp"), (*_torch_link_flags(), "-ltorch_cpu", "-lc10"))
+    libraries = (*_torch_link_flags(), "-ltorch_cpu", "-lc10", *shared_runtime(compiler))
     identity = {"compiler": version, "native": target}
     flags = (*HOST_FLAGS, *kernel_flags)
     return BuildPlan(
         device="cpu",
         root=root,
         units=units,
-        link=link,
+        link=((compiler, "-shared", "-fopenmp"), libraries),
         compiler=version.splitlines()[0],
         flags=flags,
         arch=(f"{platform.machine()}-{target[:8]}",),
@@ -193,7 +193,7 @@ def _plan_cuda(root: Path) -> BuildPlan:
     )
     # nvcc knows where its run-time library is; the shared one is the one that torch has loaded
     linker = (str(nvcc), f"-ccbin={compiler}", "-shared", "-cudart=shared")
-    libraries = ("-ltorch_cuda", "-ltorch_cpu", "-lc10")
+    libraries = ("-ltorch_cuda", "-ltorch_cpu", "-lc10", *shared_runtime(compiler))
     identity = {"compiler": _output(compiler, "--version"), "nvcc": version, "cuda": torch.version.cuda, "arch": arch}
     flags = (*NVCC_FLAGS, *targets)
     return BuildPlan(
@@ -218,6 +218,19 @@ def _flags_of(source: str, kernel_flags: tuple[str, ...]) -> tuple[str, ...]:
 def _torch_link_flags() -> tuple[str, ...]:
     # no run path: torch is imported before the library is loaded, whose dependencies are then found by their names
     return (f"-L{Path(torch.__file__).parent / 'lib'}",)
+
+
+def shared_runtime(compiler: str) -> tuple[str, ...]:
+    """Linker argument for the shared C++ run-time library, where the compiler by itself would take the static one.
+
+    A second copy in the process would share some of its data with torch's and crash while it writes numbers.
+    """
+    # with nothing found, the compiler repeats the name
+    if Path(_output(compiler, "-print-file-name=libstdc++.so").strip()).is_file():
+        return ()
+    mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+    loaded = sorted(path for path in mapped if Path(path).name.startswith("libstdc++.so."))
+    return tuple(loaded[:1])
 
 
 def _find_host_compiler() -> str:

@@ -80,14 +80,14 @@ def test_global_attention_runs_in_fused_kernels(tmp_path: Path) -> None:
     assert len(document["cases"]) == 12
     for case in document["cases"]:
         assert case["status"] == "ok", case["error"]
-        fused = "efficient_attention" if case["definition"]["dtype"] == "float32" else "flash_attention"
-        assert case["variant"].startswith(f"{fused}/"), case["name"]
+        # which of its fused kernels torch prefers depends on its version
+        fused = ("efficient", "cudnn") if case["definition"]["dtype"] == "float32" else ("flash", "cudnn")
+        assert case["variant"].startswith(tuple(f"{name}_attention/" for name in fused)), case["variant"]
 
 
 def test_the_profile_knows_the_kernels_of_every_case(tmp_path: Path) -> None:
-    document = run(tmp_path, "--cases", "*", "--cases", "full/*/global", command=("profile", "--counters"))
+    document = run(tmp_path, "--cases", "*", "--cases", "full/*/global", command=("profile",))
     assert len(document["cases"]) == 22
-    assert document["counters"]["cases"] > 0 or document["counters"]["reason"]
     for case in document["cases"]:
         assert case["status"] == "ok", case["error"]
         assert sum(kernel["share"] for kernel in case["kernels"]) == pytest.approx(1.0)
@@ -102,6 +102,11 @@ def test_the_profile_knows_the_kernels_of_every_case(tmp_path: Path) -> None:
             assert launched[0]["sass_bytes"] > 0, launched[0]["name"]
             assert launched[0]["dynamic_shared_bytes"] >= 0
             assert launched[0]["spill_load_bytes"] >= 0
+
+
+def test_counters_are_read_or_the_reason_is_told(tmp_path: Path) -> None:
+    document = run(tmp_path, "--cases", "cuda/forward/self/180x360/*", command=("profile", "--counters"))
+    assert document["counters"]["cases"] == 2 or document["counters"]["reason"]
 
 
 def test_profiled_times_are_those_of_the_samples(document: dict, tmp_path: Path) -> None:

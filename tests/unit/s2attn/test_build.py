@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
   if [ "$1" = -o ]; then output=$2; fi
   shift
 done
-if [ -n "$output" ]; then sleep 0.05; echo made > "$output"; fi
+if [ -n "$output" ]; then sleep 0.05; echo "made, needs {runtime}" > "$output"; fi
 """
 
 
@@ -45,9 +45,9 @@ class Workshop:
         shutil.copytree(REPOSITORY / "csrc", self.root / "csrc")
         self.install("fake-cc", "fake-cc 1.0")
 
-    def install(self, name: str, version: str) -> Path:
+    def install(self, name: str, version: str, runtime: str = "libstdc++.so.6") -> Path:
         script = self.bin / name
-        script.write_text(FAKE_COMPILER.format(calls=self.calls_file, version=version))
+        script.write_text(FAKE_COMPILER.format(calls=self.calls_file, version=version, runtime=runtime))
         script.chmod(0o755)
         toolchain._output.cache_clear()
         return script
@@ -95,7 +95,7 @@ def test_a_cache_may_move(workshop: Workshop, tmp_path: Path) -> None:
     workshop.cache = workshop.cache.rename(tmp_path / "elsewhere")
     record = workshop.build()
     assert record.reused
-    assert Path(record.library).read_text() == "made\n"
+    assert Path(record.library).read_text().startswith("made")
     assert Path(record.log).is_file()
 
 
@@ -197,6 +197,19 @@ def test_a_failure_keeps_its_log_and_leaves_no_library(workshop: Workshop, monke
     assert sorted(path.name for path in workshop.cache.iterdir()) == [log.name, f"{workshop.key()}.lock"]
 
 
+def test_a_library_with_a_cxx_runtime_of_its_own_is_refused(workshop: Workshop) -> None:
+    workshop.install("fake-cc", "fake-cc 1.0", runtime="nothing")
+    with pytest.raises(KernelsNotBuilt, match="it needs no shared C\\+\\+ run-time library"):
+        workshop.build()
+
+
+def test_the_runtime_that_torch_has_loaded_replaces_a_missing_one(workshop: Workshop) -> None:
+    assert toolchain.shared_runtime("g++") == ()
+    (runtime,) = toolchain.shared_runtime(str(workshop.bin / "fake-cc"))
+    assert Path(runtime).is_file()
+    assert Path(runtime).name.startswith("libstdc++.so.6")
+
+
 def test_a_real_syntax_error_ends_the_command_with_the_end_of_the_log(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "csrc", tmp_path / "csrc")
     shutil.copytree(REPOSITORY / "s2attn", tmp_path / "s2attn", ignore=shutil.ignore_patterns("__pycache__"))
@@ -228,7 +241,7 @@ def test_the_command_prints_one_json_document(
         assert document["reused"] is reused
         assert document["key"] == toolchain.plan_build("cpu", REPOSITORY).key
         assert document["devices"] == ["cpu"]
-        assert document["resources"] == {"cpu": {"library_size_bytes": 5}}
+        assert document["resources"] == {"cpu": {"library_size_bytes": len("made, needs libstdc++.so.6\n")}}
         assert Path(document["library"]).is_file()
         assert Path(document["log"]).is_file()
         assert {"elapsed_s", "compiler", "flags", "arch"} <= document.keys()

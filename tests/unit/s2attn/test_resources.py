@@ -104,3 +104,10 @@ def test_every_kernel_gets_its_size_and_one_without_machine_code_is_not_proven(t
     sizes = {kernel["name"]: kernel["sass_bytes"] for kernel in resources["kernels"]}  # type: ignore[attr-defined]
     assert sizes == {"void gather<__half>(int)": 768, "plain": None}
     assert resources["machine_code"] == ["sm_90"]
+
+
+def test_every_source_file_has_a_cubin_of_its_own(tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    library.write_bytes(cubin(0x6005A04, 8, {GATHER: 768}) + cubin(0x6005A04, 8, {"another": 128}))
+    resources = library_resources(library, LOG)
+    assert resources["kernels"][0]["sass_bytes"] == 768  # type: ignore[index]
