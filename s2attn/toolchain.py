@@ -221,7 +221,7 @@ def _torch_link_flags() -> tuple[str, ...]:
 
 
 def shared_runtime(compiler: str) -> tuple[str, ...]:
-    """Linker argument for the shared C++ run-time library, where the compiler by itself would take the static one.
+    """Linker arguments for the shared C++ run-time library, where the compiler by itself would take the static one.
 
     A second copy in the process would share some of its data with torch's and crash while it writes numbers.
     """
@@ -230,7 +230,8 @@ def shared_runtime(compiler: str) -> tuple[str, ...]:
         return ()
     mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
     loaded = sorted(path for path in mapped if Path(path).name.startswith("libstdc++.so."))
-    return tuple(loaded[:1])
+    # through the option, because nvcc knows no file of that name
+    return ("-Xlinker", loaded[0]) if loaded else ()
 
 
 def _find_host_compiler() -> str:

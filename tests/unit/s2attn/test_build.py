@@ -205,7 +205,8 @@ def test_a_library_with_a_cxx_runtime_of_its_own_is_refused(workshop: Workshop) 
 
 def test_the_runtime_that_torch_has_loaded_replaces_a_missing_one(workshop: Workshop) -> None:
     assert toolchain.shared_runtime("g++") == ()
-    (runtime,) = toolchain.shared_runtime(str(workshop.bin / "fake-cc"))
+    option, runtime = toolchain.shared_runtime(str(workshop.bin / "fake-cc"))
+    assert option == "-Xlinker"
     assert Path(runtime).is_file()
     assert Path(runtime).name.startswith("libstdc++.so.6")
 
