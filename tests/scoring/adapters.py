@@ -29,7 +29,7 @@ LEAST_RUNS = 3  # of a commit's runs, fewer unthrottled ones make it under-sampl
 Confirm = Callable[..., tuple[str, int]]
 
 
-def judged_job(sim: Any) -> CaseDecision:
+def judged_job(sim: Any, policy: JudgingPolicy | None = None) -> CaseDecision:
     """Return the service's decision on one simulated job."""
 
     def observe(arm: str) -> ArmObservation:
@@ -42,7 +42,7 @@ def judged_job(sim: Any) -> CaseDecision:
         seen = {arm: observe(arm) for arm in order}
         return PairObservation(index, order, baseline=seen["A"], candidate=seen["B"])
 
-    return run_job(sample_pair, lambda times: sim.rest(REST * times), JudgingPolicy(), HISTORY)
+    return run_job(sample_pair, lambda times: sim.rest(REST * times), policy or JudgingPolicy(), HISTORY)
 
 
 def in_scorers_words(decision: CaseDecision) -> tuple[str, int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from service.stats.history import resolve, update
+from service.stats.history_policy import HistoryPolicy
+from service.stats.history_state import Action, ChangePoint, ChangeStatus, Excluded, HistoryPoint, SeriesState
+from service.stats.investigation import Outcome, Request
 from service.stats.pairs import ArmObservation, PairObservation, pair_order
+from service.stats.verdict import Verdict
 
 ArmBuilder = Callable[..., ArmObservation]
 PairsBuilder = Callable[..., list[PairObservation]]
@@ -77,3 +82,45 @@ def make_pairs() -> PairsBuilder:
 @pytest.fixture
 def simulated_device() -> type[SimulatedDevice]:
     return SimulatedDevice
+
+
+class FollowedSeries:
+    """A series with true changes (by position), whose requests are answered from the truth; remembers what was said."""
+
+    def __init__(self, changes: Mapping[int, float] | None = None, *, jobs: bool = True) -> None:
+        self.truth, self.jobs = dict(changes or {}), jobs
+        self.state, self.policy = SeriesState(), HistoryPolicy()
+        self.said: list[Action] = []
+
+    def add(self, *points: HistoryPoint) -> FollowedSeries:
+        for point in points:
+            self.follow(*update(self.state, point, self.policy))
+        return self
+
+    def add_values(self, values: Sequence[float], start: int = 0, **state: Any) -> FollowedSeries:
+        return self.add(*(HistoryPoint(start + k, float(value), **state) for k, value in enumerate(values)))
+
+    def follow(self, state: SeriesState, actions: tuple[Action, ...]) -> None:
+        self.state = state
+        self.said += actions
+        for request in [action for action in actions if isinstance(action, Request)]:
+            self.follow(*resolve(self.state, self.answer(request), self.policy))
+
+    def answer(self, request: Request) -> Outcome:
+        effect = sum(size for commit, size in self.truth.items() if request.baseline < commit <= request.candidate)
+        verdict = Verdict.REGRESSED if effect > 0 else Verdict.IMPROVED if effect < 0 else Verdict.UNCHANGED
+        return Outcome(request.candidate, request.baseline, verdict if self.jobs else Verdict.NOT_COMPARABLE, effect)
+
+    def all(self, kind: type[Any]) -> list[Any]:
+        return [action for action in self.said if isinstance(action, kind)]
+
+    def changes(self, status: ChangeStatus = ChangeStatus.CONFIRMED) -> list[int]:
+        return [change.position for change in self.all(ChangePoint) if change.status is status]
+
+    def codes(self) -> list[str]:
+        return [one.code for one in self.all(Excluded)]
+
+
+@pytest.fixture
+def followed() -> type[FollowedSeries]:
+    return FollowedSeries
