@@ -149,8 +149,13 @@ def _examined(state: SeriesState, device: str, policy: HistoryPolicy) -> Step:
     best, jobs = int(probability.argmax()), state.jobs_left or 0.0
     if jobs >= 1.0 and probability[best] >= policy.price * policy.burst / jobs:
         return _asking(state, Investigation(device, *_not_judged(state, ranges[best])))
-    at = _shift(profile, policy)
-    return (state, ()) if at is None else _moved(state, track, profile, at, policy)
+    at = _shift(track, profile, policy)
+    if at is None:
+        return state, ()
+    around = _plausible(profile, ranges, at, policy)
+    if jobs >= 1.0 and _open_commits(state, [around])[0] > 0:
+        return _asking(state, Investigation(device, *_not_judged(state, around)))
+    return _moved(state, track, profile, at, policy)
 
 
 def _asking(state: SeriesState, search: Investigation) -> Step:
@@ -173,10 +178,11 @@ def _not_judged(state: SeriesState, part: Range) -> Range:
     return left[0] - 1, left[-1]
 
 
-def _shift(profile: StepProfile, policy: HistoryPolicy) -> int | None:
-    """Return the place at which the level has certainly moved, whatever moved it."""
+def _shift(track: Track, profile: StepProfile, policy: HistoryPolicy) -> int | None:
+    """Return the place at which the level has certainly moved, by more than rounding, whatever moved it."""
     at = int(profile.gain.argmax())
-    if profile.gain[at] < policy.shift_gain or abs(profile.effect[at]) < policy.min_effect:
+    least = max(policy.min_effect, 1.01 * _timer_step(track.values(policy), policy))
+    if profile.gain[at] < policy.shift_gain or abs(profile.effect[at]) < least:
         return None
     behind = profile.gain.size - at
     aside = np.abs(np.arange(profile.gain.size) - at) >= policy.shift_points
@@ -184,11 +190,15 @@ def _shift(profile: StepProfile, policy: HistoryPolicy) -> int | None:
     return at if behind >= policy.shift_points and sharp else None
 
 
+def _plausible(profile: StepProfile, ranges: list[Range], at: int, policy: HistoryPolicy) -> Range:
+    """Return the commits from the first to the last place that explains a step but for the weight of one point."""
+    near = np.flatnonzero(profile.gain >= profile.gain[at] - policy.clip**2)
+    return ranges[near[0]][0], ranges[near[-1]][1]
+
+
 def _moved(state: SeriesState, track: Track, profile: StepProfile, at: int, policy: HistoryPolicy) -> Step:
     """Say that the level moved although no job confirms it, and begin a new level there."""
     effect = float(profile.effect[at])
-    if abs(effect) <= 1.01 * _timer_step(track.values(policy), policy):
-        return state, ()
     low, high = places(track.points)[at]
     judged = dict(state.judged)
     cleared = all(judged.get(position, False) for position in range(low + 1, high + 1))
