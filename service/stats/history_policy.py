@@ -34,8 +34,8 @@ class HistoryPolicy:
         A job is asked for when it finds a change with at least this probability: 20 jobs per change, 100 in 1,000
         commits at the prior rate.
     burst, refill
-        Jobs in hand, and how many a new commit adds. With jobs running out the price rises to
-        price * burst / (jobs left), so a series that only scatters cannot occupy the device.
+        Jobs in hand, and how many a new commit adds: in the long run what the price comes to. With jobs running out
+        the price rises to price * burst / (jobs left), so a series that only scatters cannot occupy the device.
     upper_clock, clock_floor, clock_memory
         A point under `clock_floor` of that quantile of the last `clock_memory` clocks is a gap; as in a job.
     clock_prior
@@ -70,7 +70,7 @@ class HistoryPolicy:
     overfit: float = 0.3
     price: float = 0.05
     burst: float = 15.0
-    refill: float = 0.15
+    refill: float = 0.1
     upper_clock: float = 0.9
     clock_floor: float = 0.957
     clock_memory: int = 100
