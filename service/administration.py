@@ -65,7 +65,7 @@ def db_check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @token_app.command("create")
 def token_create(
     name: Annotated[str, typer.Argument(help="Whose token this is.")],
-    scope: Annotated[list[str] | None, typer.Option(help="submit, worker or admin; may be repeated.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="submit, triage, worker or admin; may be repeated.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,6 +124,7 @@ def repository_add(
     name: Annotated[str, typer.Argument(help="Name that jobs use.")],
     url: Annotated[str, typer.Argument(help="Path or URL to fetch from.")],
     default_branch: Annotated[str, typer.Option(help="Branch of the baseline `auto`.")] = "main",
+    github: Annotated[str | None, typer.Option(help="owner/name on GitHub, to answer its pull requests.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -131,6 +132,6 @@ def repository_add(
     from service.repositories.service import register
 
     with transaction(data_dir) as session:
-        register(session, name, url, default_branch)
-    stored = {"name": name, "url": url, "default_branch": default_branch}
+        row = register(session, name, url, default_branch, github)
+        stored = {"name": name, "url": url, "default_branch": default_branch, "github": row.github}
     print_json(stored) if as_json else print(f"{name}: {url}")

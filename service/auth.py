@@ -27,7 +27,7 @@ from service.db import Database
 from service.errors import Forbidden, InvalidInput, Unauthenticated
 from service.models import Token, utc_now
 
-SCOPES = frozenset({"submit", "worker", "admin"})
+SCOPES = frozenset({"submit", "triage", "worker", "admin"})
 PREFIX = "s2b_"
 LAST_USED_RESOLUTION = timedelta(minutes=10)
 _TOKENS_EXIST = select(exists(select(Token.id)))
@@ -230,4 +230,5 @@ async def _reader(context: Context, caller: RequestCaller) -> Principal:
 
 Reader = Annotated[Principal, Depends(_reader)]
 Submitter = Annotated[Principal, Depends(require("submit"))]
+Triager = Annotated[Principal, Depends(require("triage"))]
 Administrator = Annotated[Principal, Depends(require("admin"))]

@@ -123,6 +123,14 @@ def worker(
     raise typer.Exit(run_worker(settings, device_class))
 
 
+@app.command()
+def outbox(data_dir: DataDir = None) -> None:
+    """Work on webhooks and deliver checks, comments and notices; `up` does so by itself."""
+    from service.delivery import run_outbox
+
+    raise typer.Exit(run_outbox(settings_for(data_dir)))
+
+
 # ---- jobs over HTTP --------------------------------------------------------------------------------------------------
 
 

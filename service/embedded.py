@@ -73,11 +73,17 @@ class WorkerProcess:
     def _keep(self) -> None:
         # PDEATHSIG follows the thread that forked: this thread lives as long as the process does.
         while not self._stopping.is_set():
-            self._process = subprocess.Popen(self._command, preexec_fn=die_with_parent)
+            self._process = subprocess.Popen(self._command, env=worker_environment(), preexec_fn=die_with_parent)
             code = self._process.wait()
             if self._stopping.wait(RESTART_PAUSE_S):
                 return
             print(f"s2bench: the worker ended with {code}; starting it again", file=sys.stderr, flush=True)
+
+
+def worker_environment() -> dict[str, str]:
+    """Return this process's environment without what a worker has no use for: credentials of the outside world."""
+    secret = ("S2BENCH_GITHUB_", "S2BENCH_NOTIFY_")
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(secret)}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -138,8 +144,11 @@ def serve(settings: Settings, repository: Path, *, sandbox: bool) -> int:
     print(
         f"s2bench: http://{settings.host}:{settings.port}  (data in {settings.data_dir})", file=sys.stderr, flush=True
     )
+    from service.delivery import delivering_beside
+
     try:
-        serve_api(settings)
+        with delivering_beside(settings) if settings.reaches_out else contextlib.nullcontext():
+            serve_api(settings)
     except KeyboardInterrupt:
         pass
     finally:

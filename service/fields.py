@@ -71,6 +71,14 @@ RefName = Annotated[str, Field(max_length=250), AfterValidator(_ref_name)]
 RepositoryName = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
 ]
+GitHubPath = Annotated[  # "owner/name"; a name of dots alone would climb in a URL
+    str,
+    StringConstraints(
+        max_length=200,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*$",
+        to_lower=True,
+    ),
+]
 DeviceClass = Annotated[str, Field(max_length=120), AfterValidator(_device_class)]
 CaseGlob = Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_case_glob)]
 VerdictName = Annotated[str, StringConstraints(max_length=20, pattern=r"^[a-z_]+$")]

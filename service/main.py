@@ -16,9 +16,12 @@ from fastapi.responses import FileResponse
 from starlette.middleware.gzip import GZipMiddleware
 
 from service import db, logs, pages, problems
+from service.alerts.router import router as alerts
 from service.context import AppContext, Context, MeasurementQueue
 from service.devices.router import router as devices
 from service.errors import NotFound, Unavailable
+from service.github.router import MAX_WEBHOOK_BYTES, WEBHOOK_PATH
+from service.github.router import router as github
 from service.jobs.events import EventFeed
 from service.jobs.intake import Intake
 from service.jobs.router import router as jobs
@@ -61,13 +64,7 @@ def create_app(
         Taken instead of those that the settings name; a database that is passed in is left open.
     """
     is_ours = database is None
-    context = AppContext(
-        settings=settings,
-        database=database or db.Database(settings.database_url),
-        refs=RefResolver(),
-        queue=queue or _engine(),
-        write_rate=WriteRate(settings.write_rate_limit),
-    )
+    context = make_context(settings, database=database, queue=queue)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -92,10 +89,24 @@ def create_app(
     app.state.intake = Intake(context)
     problems.install(app)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM_BYTES, compresslevel=5)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    others = {f"{API}{WEBHOOK_PATH}": MAX_WEBHOOK_BYTES}
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, others=others)
     app.add_middleware(RequestLog, verbose=settings.log_requests)
     _add_routes(app, settings)
     return app
+
+
+def make_context(
+    settings: Settings, *, database: db.Database | None = None, queue: MeasurementQueue | None = None
+) -> AppContext:
+    """Return what handlers and the outbox share, from settings where it is not passed in."""
+    return AppContext(
+        settings=settings,
+        database=database or db.Database(settings.database_url),
+        refs=RefResolver(),
+        queue=queue or _engine(),
+        write_rate=WriteRate(settings.write_rate_limit),
+    )
 
 
 def serve(settings: Settings) -> None:
@@ -141,7 +152,7 @@ def require_current_schema(database: db.Database) -> None:
 
 def _add_routes(app: FastAPI, settings: Settings) -> None:
     api = APIRouter(prefix=API, responses=_ERRORS)
-    for router in (jobs, repositories, results, judging, series, devices):
+    for router in (jobs, repositories, results, judging, series, devices, alerts, github):
         api.include_router(router)
     app.include_router(api)
     app.include_router(site)

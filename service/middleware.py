@@ -6,7 +6,7 @@ Plain ASGI: Starlette's `BaseHTTPMiddleware` would copy every body through a que
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -67,38 +67,44 @@ class RequestLog:
 
 
 class BodyLimit:
-    """Answers 413 to a body over the limit: at once when its length is announced, else when the limit is passed."""
+    """Answers 413 to a body over the limit: at once when its length is announced, else when the limit is passed.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    `others` are the limits of some paths.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, others: Mapping[str, int] | None = None) -> None:
         self.app = app
         self.max_bytes = max_bytes
-        self._error = BodyTooLarge(
-            "body_too_large", f"body: got more than {max_bytes} bytes, expected fewer: send less in one request"
-        )
+        self._others = dict(others or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if _announced_length(scope) > self.max_bytes:
-            await answer_of(self._error)(scope, receive, send)
+        limit = self._others.get(scope["path"], self.max_bytes)
+        error = BodyTooLarge(
+            "body_too_large", f"body: got more than {limit} bytes, expected fewer: send less in one request"
+        )
+        if _announced_length(scope) > limit:
+            await answer_of(error)(scope, receive, send)
             return
-        await self.app(scope, self._counting(receive), send)
+        await self.app(scope, _counting(receive, limit, error), send)
 
-    def _counting(self, receive: Receive) -> Receive:
-        received = 0
 
-        async def counted() -> MutableMapping[str, Any]:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.max_bytes:
-                # FastAPI turns any other exception while it reads a body into "400: cannot be parsed".
-                raise HTTPException(413, self._error.message)
-            return message
+def _counting(receive: Receive, limit: int, error: BodyTooLarge) -> Receive:
+    received = 0
 
-        return counted
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            # FastAPI turns any other exception while it reads a body into "400: cannot be parsed".
+            raise HTTPException(413, error.message)
+        return message
+
+    return counted
 
 
 def _announced_length(scope: Scope) -> int:

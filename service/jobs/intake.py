@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
@@ -32,6 +32,13 @@ from service.repositories.service import CommitFinder, pin, unknown_repository
 
 DEFAULT_CLASSES = ("cpu",)  # for "all" while no worker has reported a device
 MAX_BATCH = 64
+
+
+class NewJob(Protocol):
+    """The values of a job and of its measurements, not yet stored."""
+
+    job: dict[str, Any]
+    measurements: list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -179,9 +186,8 @@ def _store(context: AppContext, tickets: Sequence[Ticket]) -> None:
             new = _first_of_each_key(_open(tickets))
             served = served_classes(session)
             for ticket in new:
-                ticket.job["devices"] = sorted(set(ticket.request.devices or served or DEFAULT_CLASSES))
-                ticket.measurements = [_measurement(ticket, name) for name in ticket.job["devices"]]
-            _insert(context, session, new)
+                fill_measurements(ticket, ticket.request.devices or served)
+            insert_jobs(context, session, new)
     except DATABASE_AWAY:  # it would be away for each of them, and each would wait for it
         raise
     except Exception as error:
@@ -214,25 +220,25 @@ def _first_of_each_key(tickets: Sequence[Ticket]) -> list[Ticket]:
     return sorted(first.values(), key=lambda ticket: ticket.idempotency_key or "")
 
 
-def _measurement(ticket: Ticket, device_class: str) -> dict[str, Any]:
-    return {
-        "id": uuid7(),
-        "job_id": ticket.job["id"],
-        "device_class": device_class,
-        "state": State.QUEUED,
-        "attempt": 1,
-    }
+def fill_measurements(new: NewJob, device_classes: Sequence[str]) -> None:
+    """Give a job one measurement for each device class; where there is none, for the CPU."""
+    new.job["devices"] = sorted(set(device_classes or DEFAULT_CLASSES))
+    new.measurements = [
+        {"id": uuid7(), "job_id": new.job["id"], "device_class": name, "state": State.QUEUED, "attempt": 1}
+        for name in new.job["devices"]
+    ]
 
 
-def _insert(context: AppContext, session: Session, new: Sequence[Ticket]) -> None:
+def insert_jobs(context: AppContext, session: Session, new: Sequence[NewJob]) -> None:
+    """Store jobs, their measurements and their places in the queue in the session's transaction."""
     if not new:
         return
     payload = {"state": State.QUEUED, "stage": None}
-    events = [{"job_id": ticket.job["id"], "kind": "stage", "payload": payload} for ticket in new]
-    session.execute(insert(Job), [ticket.job for ticket in new])
-    session.execute(insert(Measurement), [row for ticket in new for row in ticket.measurements])
+    events = [{"job_id": one.job["id"], "kind": "stage", "payload": payload} for one in new]
+    session.execute(insert(Job), [one.job for one in new])
+    session.execute(insert(Measurement), [row for one in new for row in one.measurements])
     session.execute(insert(JobEvent), events)
-    places = [(row["id"], row["device_class"], ticket.job["priority"]) for ticket in new for row in ticket.measurements]
+    places = [(row["id"], row["device_class"], one.job["priority"]) for one in new for row in one.measurements]
     context.queue.enqueue_measurements(session, places)
 
 

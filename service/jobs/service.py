@@ -16,6 +16,7 @@ from service.jobs import queries
 from service.jobs.schemas import JobBrief, JobList, JobOut, MeasurementBrief, Progress
 from service.jobs.states import combined
 from service.models import TERMINAL, Job, JobEvent, State, utc_now
+from service.outbox.service import job_changed
 from service.paging import encode_cursor
 
 
@@ -100,6 +101,7 @@ def _cancel_rows(session: Session, job: Job) -> list[UUID]:
         job.finished_at = now
         session.add(_event(job, "end", {"state": state}))
     job.state = state
+    job_changed(session, job.id, judged=False)
     return canceled
 
 

@@ -1,7 +1,9 @@
 """All tables of the service; importing this package registers every model on `Base.metadata`."""
 
+from service.models.alerts import Alert, AlertCase, AlertEvent, AlertState
 from service.models.base import Base, utc_now
 from service.models.fleet import Device, Token, Worker
+from service.models.github import CheckRun, Delivery, DeliveryKind, PullRequest, WebhookDelivery
 from service.models.jobs import TERMINAL, Job, JobEvent, Measurement, State
 from service.models.results import (
     ArmRun,
@@ -18,17 +20,25 @@ from service.models.source import Commit, Repository
 
 __all__ = [
     "TERMINAL",
+    "Alert",
+    "AlertCase",
+    "AlertEvent",
+    "AlertState",
     "ArmRun",
     "Base",
     "Build",
     "Case",
+    "CheckRun",
     "Commit",
+    "Delivery",
+    "DeliveryKind",
     "Device",
     "Job",
     "JobEvent",
     "KernelProfile",
     "Measurement",
     "Point",
+    "PullRequest",
     "Repository",
     "SampleBlock",
     "Series",
@@ -36,6 +46,7 @@ __all__ = [
     "TelemetryBlock",
     "Token",
     "Verdict",
+    "WebhookDelivery",
     "Worker",
     "utc_now",
 ]

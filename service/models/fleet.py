@@ -42,7 +42,7 @@ class Device(Identified, Base):
 
 
 class Token(Identified, Base):
-    """An access token: only its sha256 is stored. Scopes: submit, worker, admin."""
+    """An access token: only its sha256 is stored. Scopes: submit, triage, worker, admin."""
 
     __tablename__ = "token"
 

@@ -19,9 +19,19 @@ def by_name(session: Session, name: str) -> Repository | None:
     return session.execute(select(Repository).where(Repository.name == name)).scalar_one_or_none()
 
 
+def by_github(session: Session, path: str) -> Repository | None:
+    """Return the repository that is "owner/name" on GitHub."""
+    return session.execute(select(Repository).where(Repository.github == path.lower())).scalar_one_or_none()
+
+
 def by_names(session: Session, names: Collection[str]) -> dict[str, Repository]:
     """Return those of some repositories that exist, by name."""
     return {found.name: found for found in session.execute(_BY_NAMES, {"names": list(names)}).scalars()}
+
+
+def on_github(session: Session) -> Sequence[Repository]:
+    """Return every repository that has a name on GitHub."""
+    return session.execute(select(Repository).where(Repository.github.is_not(None))).scalars().all()
 
 
 def all_by_name(session: Session) -> Sequence[Repository]:

@@ -24,5 +24,5 @@ def register_repository(request: RepositoryRequest, context: Context, _administr
     """Register a repository, or change the URL and default branch of the one with this name."""
     with context.database.transaction() as session:
         return RepositoryOut.model_validate(
-            service.register(session, request.name, request.url, request.default_branch)
+            service.register(session, request.name, request.url, request.default_branch, request.github)
         )

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from service.fields import RefName, RepositoryName, SingleLine
+from service.fields import GitHubPath, RefName, RepositoryName, SingleLine
 
 
 class RepositoryRequest(BaseModel):
@@ -25,6 +25,7 @@ class RepositoryRequest(BaseModel):
     name: RepositoryName
     url: SingleLine = Field(min_length=1, max_length=2000, description="An absolute path, file://, https:// or ssh://")
     default_branch: RefName = "main"
+    github: GitHubPath | None = Field(default=None, description="owner/name there, to answer its pull requests")
 
 
 def _without_credentials(url: str) -> str:
@@ -40,6 +41,7 @@ class RepositoryOut(BaseModel):
     name: str
     url: Annotated[str, AfterValidator(_without_credentials)]
     default_branch: str
+    github: str | None
     created_at: datetime
 
 

@@ -53,9 +53,14 @@ def unknown_repository(field: str, name: str) -> InvalidInput:
     return InvalidInput.of("unknown_repository", field, name, expected)
 
 
-def register(session: Session, name: str, url: str, default_branch: str = "main") -> Repository:
-    """Register a repository, or change the URL and default branch of the one with this name."""
-    request = RepositoryRequest(name=name, url=url, default_branch=default_branch)
+def register(
+    session: Session, name: str, url: str, default_branch: str = "main", github: str | None = None
+) -> Repository:
+    """Register a repository, or change the URL and default branch of the one with this name.
+
+    `github` is its "owner/name" there; None leaves what is known.
+    """
+    request = RepositoryRequest(name=name, url=url, default_branch=default_branch, github=github)
     _check_url(request.url)
     repository = queries.by_name(session, name)
     if repository is None:
@@ -63,6 +68,12 @@ def register(session: Session, name: str, url: str, default_branch: str = "main"
         session.add(repository)
     repository.url = url
     repository.default_branch = default_branch
+    if request.github is not None:
+        taken = queries.by_github(session, request.github)
+        if taken is not None and taken.name != name:
+            expected = f"a repository that is not registered yet; {taken.name!r} is this one"
+            raise InvalidInput.of("github_taken", "github", github, expected)
+        repository.github = request.github
     session.flush()
     return repository
 

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from service.alerts.raising import update_alerts
 from service.engine import StepRunner, WorkerStopping
 from service.logs import logger
 from service.models import Job, Measurement, State
@@ -284,6 +285,7 @@ class MeasurementRun:
 
         def work(session: Session, job: Job, measurement: Measurement) -> None:
             save_verdicts(session, judged, summaries)
+            update_alerts(session, job, measurement)
             add_event(session, job, "verdict", {"verdicts": counts}, measurement)
             end_in_transaction(session, job, measurement)
 

@@ -23,6 +23,7 @@ from service.engine import WorkerStopping
 from service.jobs.states import combined
 from service.logs import logger
 from service.models import TERMINAL, Device, Job, JobEvent, Measurement, Repository, State, utc_now
+from service.outbox.service import job_changed
 from service.worker.checkout import CommitInfo
 from service.worker.errors import JobError
 from service.worker.storing import save_commit
@@ -279,6 +280,7 @@ def _end(session: Session, job: Job, measurement: Measurement, state: State, err
     payload = {"state": str(state), "error": measurement.error}
     _event(session, job, "end", payload, measurement)
     _combine(session, job)
+    job_changed(session, job.id, judged=True)
 
 
 def _combine(session: Session, job: Job) -> None:
@@ -291,6 +293,8 @@ def _combine(session: Session, job: Job) -> None:
     if state in TERMINAL:
         job.finished_at = utc_now()
         _event(session, job, "end", {"state": str(state)})
+    else:
+        job_changed(session, job.id, judged=False)
 
 
 def _assignment(session: Session, job: Job, measurement: Measurement) -> Assignment:

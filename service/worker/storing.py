@@ -15,13 +15,10 @@ from uuid import UUID
 
 import numpy as np
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
-from uuid_utils.compat import uuid7
 
 from service.models import (
     ArmRun,
-    Base,
     Build,
     Case,
     Commit,
@@ -33,6 +30,7 @@ from service.models import (
     Verdict,
 )
 from service.models.base import utc_now
+from service.models.upsert import insert_missing
 from service.worker.checkout import CommitInfo
 from service.worker.document import CaseResult, Telemetry
 from service.worker.errors import JobError
@@ -71,18 +69,6 @@ class StoredRun:
     arm: str
     raw: bytes
     log: str
-
-
-def insert_missing(session: Session, model: type[Base], key: Mapping[str, Any], values: Mapping[str, Any]) -> UUID:
-    """Insert a row unless one with this natural key exists, and return the row's id, whoever inserted it."""
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    row_id = uuid7()
-    statement = dialect.insert(model).values(id=row_id, created_at=utc_now(), **key, **values)
-    session.execute(statement.on_conflict_do_nothing())
-    columns = model.__table__.c
-    found = select(columns.id).where(*(getattr(model, name) == value for name, value in key.items()))
-    stored: UUID = session.execute(found).scalar_one()
-    return stored
 
 
 def save_commit(session: Session, repository_id: UUID, info: CommitInfo) -> UUID:

@@ -116,9 +116,10 @@ def test_a_new_revision_is_numbered_and_imports_no_service_code(
     db.upgrade(empty_url)
     with empty_engine.begin() as connection:
         connection.execute(text("DROP TABLE telemetry_block"))
+    newer = int(db.head_revision()) + 1
     db.new_revision(empty_url, "bring telemetry back")
-    written = (tmp_path / "migrations" / "versions" / "0003_bring_telemetry_back.py").read_text()
-    assert 'down_revision = "0002"' in written.replace("'", '"')
+    written = (tmp_path / "migrations" / "versions" / f"{newer:04d}_bring_telemetry_back.py").read_text()
+    assert f'down_revision = "{newer - 1:04d}"' in written.replace("'", '"')
     assert "import service" not in written
     assert "from service" not in written
     db.upgrade(empty_url)

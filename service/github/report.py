@@ -1,0 +1,221 @@
+"""The text of a check and of the comment. Pure: from findings to Markdown of at most 65,535 characters.
+
+The verdict comes first, then for each check and device class the table, the worst first. Lines that do not fit are left
+out from the mildest up, over all tables together, and a link leads to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.github import markdown
+from service.github.conclusion import Conclusion, wrong_numbers
+from service.report import HEADINGS, SEVERITY, cells, sort_by_severity
+
+MAX_CHARACTERS = 65_535
+MARKER = "<!-- s2bench: results -->"
+RESERVE = 200
+MAX_NOTES = 20
+_QUIET = frozenset({"unchanged"})
+_SHOWN_ENVIRONMENT = (
+    "gpu_name", "driver", "cuda", "torch", "compiler", "python", "cpu_model", "threads", "power_limit_w",
+    "max_sm_clock_mhz", "platform",
+)  # fmt: skip
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DeviceFindings:
+    """What was found on one device class; `error` of a measurement that failed; resources as builds report them."""
+
+    device_class: str
+    state: str
+    rows: Sequence[Row]
+    error: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    sandbox: str | None = None
+    before_resources: Mapping[str, Any] | None = None
+    after_resources: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found for one check; `accepted` says in words why its regressions are no failure any more."""
+
+    name: str
+    job_url: str
+    compare_url: str
+    head: str
+    baseline: str
+    cases: str
+    conclusion: Conclusion
+    devices: Sequence[DeviceFindings]
+    accepted: str | None = None
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where things are: `repository` is the page on GitHub, `server` this service's."""
+
+    repository: str
+    server: str
+
+
+def comment_body(findings: Sequence[Findings], links: Links, limit: int = MAX_CHARACTERS) -> str:
+    """Return the comment of a pull request: every check of its head."""
+    head = "\n".join([MARKER, *(_headline(one) for one in findings)]) + "\n"
+    return _fitted(head, findings, links, limit)
+
+
+def check_summary(findings: Findings, links: Links, limit: int = MAX_CHARACTERS) -> str:
+    """Return the summary of a check."""
+    return _fitted(_headline(findings) + "\n", [findings], links, limit)
+
+
+def _headline(one: Findings) -> str:
+    icon = {"success": "✅", "failure": "❌", "neutral": "⚪", "action_required": "✋"}
+    mark = icon.get(one.conclusion.conclusion or "", "⏳")
+    text = f"### {mark} {markdown.escaped(one.name)}: {markdown.escaped(one.conclusion.title)}"
+    return text + (f"\nAccepted: {markdown.outside(one.accepted, 300)}" if one.accepted else "")
+
+
+def _fitted(head: str, findings: Sequence[Findings], links: Links, limit: int) -> str:
+    """Return head, tables and the rest, with as many lines of the tables as fit."""
+    sections = [_Section(one, device) for one in findings for device in one.devices]
+    tails = [_tail(one, links) for one in findings]
+    fixed = len(head) + sum(map(len, tails)) + sum(len(section.render(frozenset())) for section in sections)
+    if fixed > limit:  # more devices or kernels than there is room for
+        tails, sections = [_rest(one) for one in findings], sections[:MAX_NOTES]
+        fixed = len(head) + sum(map(len, tails)) + sum(len(section.render(frozenset())) for section in sections)
+    room = limit - RESERVE - fixed
+    shown: dict[int, set[int]] = {number: set() for number in range(len(sections))}
+    for number, position, text in _worst_first(sections):
+        room -= len(text) + 1
+        if room < 0:
+            break
+        shown[number].add(position)
+    body = "".join(section.render(frozenset(shown[number])) for number, section in enumerate(sections))
+    return (head + body + "".join(tails))[:limit]
+
+
+def _worst_first(sections: Sequence[_Section]) -> Iterable[tuple[int, int, str]]:
+    everything = [
+        (SEVERITY.index(row["verdict"]), -abs(row["effect"] or 0.0), number, position, section.lines[position])
+        for number, section in enumerate(sections)
+        for position, row in enumerate(section.rows)
+    ]
+    return [(number, position, text) for _, _, number, position, text in sorted(everything)]
+
+
+class _Section:
+    """The tables of one check on one device class."""
+
+    def __init__(self, findings: Findings, device: DeviceFindings) -> None:
+        self._findings = findings
+        self._device = device
+        self.rows = sort_by_severity(device.rows)
+        self.lines = [_row_line(row) for row in self.rows]
+
+    def render(self, shown: frozenset[int]) -> str:
+        """Return the section with these of its lines."""
+        device = self._device
+        title = f"\n#### {markdown.escaped(device.device_class)}\n"
+        if device.error is not None:
+            code, message = str(device.error["code"]), str(device.error["message"])
+            title += f"Not measured: {markdown.outside(code)}: {markdown.outside(message, 300)}\n"
+        if not self.rows:
+            return title + ("" if device.error else f"No result yet ({device.state}).\n")
+        loud = [self.lines[n] for n in sorted(shown) if self.rows[n]["verdict"] not in _QUIET]
+        quiet = [self.lines[n] for n in sorted(shown) if self.rows[n]["verdict"] in _QUIET]
+        text = title + "\n" + markdown.table(HEADINGS, loud)
+        summary = f"{sum(row['verdict'] in _QUIET for row in self.rows)} unchanged"
+        text += "\n" + markdown.details(summary, markdown.table(HEADINGS, quiet))
+        hidden = len(self.rows) - len(shown)
+        return text + f"\n{hidden:6d} more rows: [all of them]({self._findings.job_url})\n" * (hidden > 0)
+
+
+def _row_line(row: Row) -> str:
+    case, *numbers, verdict = cells(row)
+    return markdown.line([markdown.outside(case, 250), *map(markdown.escaped, numbers), markdown.escaped(verdict)])
+
+
+def _tail(one: Findings, links: Links) -> str:
+    parts = [_numerics(one), *(_resources(device) for device in one.devices), _rest(one)]
+    parts += [_reproduce(one), _environments(one), _commits(one, links)]
+    return "".join(part for part in parts if part)
+
+
+def _numerics(one: Findings) -> str:
+    notes = []
+    for device in one.devices:
+        for row in sort_by_severity(device.rows):
+            numerics = row["numerics"] or {}
+            if not wrong_numbers(row) and numerics.get("status") != "grew":
+                continue
+            detail = next((r["detail"] for r in row["reasons"] if r["code"].startswith("numerics")), "")
+            notes.append(f"- {markdown.outside(row['case'])}: {markdown.outside(detail)}")
+    return _notes("Numbers that changed", notes)
+
+
+def _resources(device: DeviceFindings) -> str:
+    """Return the kernels whose registers, shared memory or spills differ, when a case there changed."""
+    if not any(row["verdict"] in {"regressed", "improved"} for row in device.rows):
+        return ""
+    before, after = _kernels(device.before_resources), _kernels(device.after_resources)
+    names = {"registers": "registers", "spill_store_bytes": "spill stores (bytes)", "shared_bytes": "shared (bytes)"}
+    notes = []
+    for kernel in sorted(before.keys() & after.keys()):
+        changes = [
+            f"{text} {markdown.escaped(str(before[kernel].get(key)))} → {markdown.escaped(str(after[kernel].get(key)))}"
+            for key, text in names.items()
+            if before[kernel].get(key) != after[kernel].get(key)
+        ]
+        if changes:
+            notes.append(f"- {markdown.outside(kernel, 120)}: {', '.join(changes)}")
+    return _notes(f"Kernel resources on {markdown.escaped(device.device_class)}", notes)
+
+
+def _kernels(resources: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    found = (resources or {}).get("kernels")
+    kernels = found if isinstance(found, list) else []
+    return {f"{one.get('name')} ({one.get('arch')})": one for one in kernels if isinstance(one, dict)}
+
+
+def _notes(title: str, notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    more = f"\n- and {len(notes) - MAX_NOTES} more" if len(notes) > MAX_NOTES else ""
+    return f"\n**{title}**\n" + "\n".join(notes[:MAX_NOTES]) + more + "\n"
+
+
+def _rest(one: Findings) -> str:
+    return f"\n[{markdown.escaped(one.name)}: job, pairs and samples]({one.job_url}) · [plots]({one.compare_url})\n"
+
+
+def _reproduce(one: Findings) -> str:
+    kinds = sorted({"cuda" if device.device_class.startswith("gpu") else "cpu" for device in one.devices})
+    lines = [
+        markdown.command("s2bench", "compare", one.baseline, one.head, "--device", kind, "--cases", one.cases)
+        for kind in kinds
+    ]
+    return "\n" + markdown.details("Reproduce", markdown.code_block("\n".join(lines))) if lines else ""
+
+
+def _environments(one: Findings) -> str:
+    lines = []
+    for device in one.devices:
+        known = device.environment
+        parts = [f"{key} {markdown.escaped(str(known[key]), 120)}" for key in _SHOWN_ENVIRONMENT if known.get(key)]
+        if device.sandbox is not None:
+            parts.append(f"sandbox {markdown.escaped(device.sandbox)}")
+        if parts:
+            lines.append(f"- {markdown.escaped(device.device_class)}: {', '.join(parts)}")
+    return "\n" + markdown.details("Environment", "\n".join(lines) + "\n") if lines else ""
+
+
+def _commits(one: Findings, links: Links) -> str:
+    head, baseline = (f"[{sha[:10]}]({links.repository}/commit/{sha})" for sha in (one.head, one.baseline))
+    return f"\n{head} against {baseline}\n"

@@ -1,0 +1,106 @@
+"""From a push to a check and a comment: a real bare repository, a real worker, a fake GitHub behind HTTP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from github_fake import REPOSITORY
+from github_fixtures import Loop
+from worker_fixtures import BACKWARD_SELF, FORWARD_DOWN, FORWARD_SELF, FakeRepository, RunningWorker, wait_until
+
+from service.models import TERMINAL, Alert, AlertEvent, Repository
+
+HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:1) @everyone #1 | `" + "long " * 2000
+
+
+def registered(loop: Loop, folder: Path) -> FakeRepository:
+    """Return a work tree with two commits; the bare repository that it pushes to is registered instead of `source`."""
+    work = FakeRepository(folder / "work")
+    bare = folder / "remote.git"
+    work.git("init", "--quiet", "--bare", "--initial-branch=main", str(bare))
+    work.git("remote", "add", "origin", str(bare))
+    work.commit("root")
+    work.commit("base")
+    work.git("push", "--quiet", "origin", "main")
+    with loop.context.database.transaction() as session:
+        row = session.query(Repository).filter(Repository.github == REPOSITORY).one()
+        row.url = str(bare)
+    return work
+
+
+def all_ended(loop: Loop) -> bool:
+    loop.outbox.work()
+    return all(job.state in TERMINAL for job in loop.jobs())
+
+
+def test_a_pull_request_from_its_push_to_its_comment(loop: Loop, tmp_path: Path) -> None:
+    work = registered(loop, tmp_path)
+    base = work.git("rev-parse", "HEAD")
+    work.git("switch", "--quiet", "--create", "topic")
+    slow = work.commit("slow", speed={FORWARD_SELF: 1.1}, wrong_cases=[FORWARD_DOWN])
+    work.git("push", "--quiet", "origin", "topic")
+    loop.fake.pull(7, slow, title=HOSTILE)
+    opened = loop.fake.pull_event("opened", 7)
+    assert loop.send("pull_request", opened, "first") == "accepted"
+    assert loop.send("pull_request", opened, "first") == "duplicate"
+    loop.work()
+    assert loop.fake.check("s2bench", slow)["status"] == "queued"
+    with RunningWorker(loop.context.database, tmp_path):
+        wait_until(lambda: all_ended(loop), 120, "the end of the job")
+    loop.work()
+
+    (job,) = loop.jobs()
+    assert (job.commit_sha, job.baseline_sha, job.pull_request, job.state) == (slow, base, 7, "done")
+    check = loop.fake.check("s2bench", slow)
+    assert (check["status"], check["conclusion"]) == ("completed", "failure")
+    assert check["output"]["title"] == "1 failed, 1 regressed, 1 unchanged"
+    assert check["details_url"] == f"https://bench.example/jobs/{job.id}"
+    (comment,) = loop.fake.comments.values()
+    body = comment["body"]
+    assert body.splitlines()[1].startswith("### ❌ s2bench: 1 failed")
+    assert body.index(FORWARD_DOWN) < body.index(FORWARD_SELF) < body.index(BACKWARD_SELF)
+    assert re.search(r"cpu/forward/self</code> \| [\d&#;]+ ms \| .*&#43;1?\d&#46;\d\d &#37; .*regressed", body)
+    assert "Numbers that changed" in body
+    assert f"s2bench compare {base} {slow} --device cpu --cases '*'" in body
+    assert "sandbox bubblewrap" in body
+    assert HOSTILE[:20] not in body
+
+    alerts = {alert.kind: alert for alert in loop.rows(Alert)}
+    assert set(alerts) == {"speed", "numerics"}
+    assert {alert.state for alert in alerts.values()} == {"open"}
+    assert [event.kind for event in loop.rows(AlertEvent)] == ["opened", "opened"]
+    # nothing is made twice by what comes late
+    edited = loop.fake.pull_event("edited", 7)
+    assert loop.send("pull_request", edited, "second") == "accepted"
+    loop.work()
+    assert len(loop.jobs()) == len(loop.fake.checks) == len(loop.fake.comments) == 1
+
+
+def test_a_force_push_that_mends_it_closes_the_alert(loop: Loop, tmp_path: Path) -> None:
+    work = registered(loop, tmp_path)
+    work.git("switch", "--quiet", "--create", "topic")
+    slow = work.commit("slow", speed={FORWARD_SELF: 1.1})
+    work.git("push", "--quiet", "origin", "topic")
+    loop.fake.pull(7, slow)
+    loop.send("pull_request", loop.fake.pull_event("opened", 7))
+    with RunningWorker(loop.context.database, tmp_path):
+        loop.work()
+        wait_until(lambda: all_ended(loop), 120, "the end of the first job")
+        work.git("reset", "--quiet", "--hard", "main")
+        good = work.commit("good", speed={FORWARD_SELF: 0.9})
+        work.git("push", "--quiet", "--force", "origin", "topic")
+        loop.fake.pull(7, good)
+        loop.send("pull_request", loop.fake.pull_event("synchronize", 7, before=slow))
+        loop.work()
+        wait_until(lambda: all_ended(loop), 120, "the end of the second job")
+    loop.work()
+    (alert,) = loop.rows(Alert)
+    assert (alert.state, alert.head_sha) == ("fixed", slow)
+    assert [event.kind for event in loop.rows(AlertEvent)] == ["opened", "recovered"]
+    assert loop.fake.check("s2bench", slow)["conclusion"] == "failure"
+    assert loop.fake.check("s2bench", good)["conclusion"] in {"success", "neutral"}
+    assert len(loop.fake.comments) == 1
+    (comment,) = loop.fake.comments.values()
+    assert good[:10] in comment["body"]
+    assert slow[:10] not in comment["body"]
