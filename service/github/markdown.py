@@ -1,30 +1,38 @@
 """Text for GitHub. Pure.
 
-Whatever comes from outside (titles, branches, case names, messages) passes through `outside` or `escaped`.
+Whatever comes from outside (titles, branches, case names, messages) passes through `outside`, or through `plain` where
+it nearly always is a number or a word of ours.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
 
 # Letters, digits and what can begin nothing in Markdown: everything else of ASCII is written as a character reference,
 # which is text wherever it stands, in a table cell too.
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 /=-")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ,%/=-")
 OUTSIDE_CHARACTERS = 200
+# Words with underscores inside, numbers, and the signs around them: nothing that begins a link or a mention.
+_WORDS = re.compile(r"(?:[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|(?<=[0-9])\.|: |[-+–…%(), ])+")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"})  # invisible, or turns the writing direction over
 
 
 def outside(text: str, characters: int = OUTSIDE_CHARACTERS) -> str:
-    """Return a text from outside as code on one line: no markup, link, image, mention or reference comes out of it."""
-    return f"<code>{escaped(text, characters)}</code>"
+    """Return a text from outside as code on one line: no markup, link, image, mention or reference comes out of it.
 
-
-def escaped(text: str, characters: int = OUTSIDE_CHARACTERS) -> str:
-    """Return a text from outside on one line, every character that Markdown or HTML could read as a reference."""
+    Character references alone would not do: GitHub looks for mentions and issue numbers in what is rendered, but not in
+    code.
+    """
     shown = text if len(text) <= characters else text[: characters - 1] + "…"
-    return "".join(_one(character) for character in shown)
+    return f"<code>{''.join(_one(character) for character in shown)}</code>"
+
+
+def plain(text: str) -> str:
+    """Return words and numbers as they are, and anything else as `outside` does."""
+    return text if len(text) <= OUTSIDE_CHARACTERS and _WORDS.fullmatch(text) else outside(text)
 
 
 def _one(character: str) -> str:

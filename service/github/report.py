@@ -78,7 +78,7 @@ def check_summary(findings: Findings, links: Links, limit: int = MAX_CHARACTERS)
 def _headline(one: Findings) -> str:
     icon = {"success": "✅", "failure": "❌", "neutral": "⚪", "action_required": "✋"}
     mark = icon.get(one.conclusion.conclusion or "", "⏳")
-    text = f"### {mark} {markdown.escaped(one.name)}: {markdown.escaped(one.conclusion.title)}"
+    text = f"### {mark} {markdown.plain(one.name)}: {markdown.plain(one.conclusion.title)}"
     return text + (f"\nAccepted: {markdown.outside(one.accepted, 300)}" if one.accepted else "")
 
 
@@ -122,7 +122,7 @@ class _Section:
     def render(self, shown: frozenset[int]) -> str:
         """Return the section with these of its lines."""
         device = self._device
-        title = f"\n#### {markdown.escaped(device.device_class)}\n"
+        title = f"\n#### {markdown.plain(device.device_class)}\n"
         if device.error is not None:
             code, message = str(device.error["code"]), str(device.error["message"])
             title += f"Not measured: {markdown.outside(code)}: {markdown.outside(message, 300)}\n"
@@ -139,7 +139,7 @@ class _Section:
 
 def _row_line(row: Row) -> str:
     case, *numbers, verdict = cells(row)
-    return markdown.line([markdown.outside(case, 250), *map(markdown.escaped, numbers), markdown.escaped(verdict)])
+    return markdown.line([markdown.outside(case, 250), *map(markdown.plain, numbers), markdown.plain(verdict)])
 
 
 def _tail(one: Findings, links: Links) -> str:
@@ -169,13 +169,13 @@ def _resources(device: DeviceFindings) -> str:
     notes = []
     for kernel in sorted(before.keys() & after.keys()):
         changes = [
-            f"{text} {markdown.escaped(str(before[kernel].get(key)))} → {markdown.escaped(str(after[kernel].get(key)))}"
+            f"{text} {markdown.plain(str(before[kernel].get(key)))} → {markdown.plain(str(after[kernel].get(key)))}"
             for key, text in names.items()
             if before[kernel].get(key) != after[kernel].get(key)
         ]
         if changes:
             notes.append(f"- {markdown.outside(kernel, 120)}: {', '.join(changes)}")
-    return _notes(f"Kernel resources on {markdown.escaped(device.device_class)}", notes)
+    return _notes(f"Kernel resources on {markdown.plain(device.device_class)}", notes)
 
 
 def _kernels(resources: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
@@ -192,7 +192,7 @@ def _notes(title: str, notes: Sequence[str]) -> str:
 
 
 def _rest(one: Findings) -> str:
-    return f"\n[{markdown.escaped(one.name)}: job, pairs and samples]({one.job_url}) · [plots]({one.compare_url})\n"
+    return f"\n[{markdown.plain(one.name)}: job, pairs and samples]({one.job_url}) · [plots]({one.compare_url})\n"
 
 
 def _reproduce(one: Findings) -> str:
@@ -208,11 +208,11 @@ def _environments(one: Findings) -> str:
     lines = []
     for device in one.devices:
         known = device.environment
-        parts = [f"{key} {markdown.escaped(str(known[key]), 120)}" for key in _SHOWN_ENVIRONMENT if known.get(key)]
+        parts = [f"{key} {markdown.outside(str(known[key]), 120)}" for key in _SHOWN_ENVIRONMENT if known.get(key)]
         if device.sandbox is not None:
-            parts.append(f"sandbox {markdown.escaped(device.sandbox)}")
+            parts.append(f"sandbox {markdown.plain(device.sandbox)}")
         if parts:
-            lines.append(f"- {markdown.escaped(device.device_class)}: {', '.join(parts)}")
+            lines.append(f"- {markdown.plain(device.device_class)}: {', '.join(parts)}")
     return "\n" + markdown.details("Environment", "\n".join(lines) + "\n") if lines else ""
 
 

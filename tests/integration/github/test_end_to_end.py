@@ -60,7 +60,7 @@ def test_a_pull_request_from_its_push_to_its_comment(loop: Loop, tmp_path: Path)
     body = comment["body"]
     assert body.splitlines()[1].startswith("### ❌ s2bench: 1 failed")
     assert body.index(FORWARD_DOWN) < body.index(FORWARD_SELF) < body.index(BACKWARD_SELF)
-    assert re.search(r"cpu/forward/self</code> \| [\d&#;]+ ms \| .*&#43;1?\d&#46;\d\d &#37; .*regressed", body)
+    assert re.search(r"cpu/forward/self</code> \| [\d.]+ ms \| [\d.]+ ms \| \+1?\d\.\d\d % \| .* \| regressed \|", body)
     assert "Numbers that changed" in body
     assert f"s2bench compare {base} {slow} --device cpu --cases '*'" in body
     assert "sandbox bubblewrap" in body
