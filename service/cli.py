@@ -6,9 +6,7 @@ and `--help` answers at once.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -16,8 +14,19 @@ from uuid import UUID
 import typer
 
 from service.administration import db_app, repository_app, token_app
-from service.command_options import AsJson, DataDir, print_json, settings_for, stop
-from service.report import Exit, failure_exit_code, markdown_table
+from service.alert_commands import alert_app
+from service.command_options import (
+    DEFAULT_SERVER,
+    AsJson,
+    DataDir,
+    Server,
+    TokenOption,
+    connection,
+    print_json,
+    settings_for,
+    stop,
+)
+from service.report import Exit, exit_code, failure_exit_code, markdown_report, markdown_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,15 +43,13 @@ app = typer.Typer(
 app.add_typer(token_app, name="token")
 app.add_typer(db_app, name="db")
 app.add_typer(repository_app, name="repository")
+app.add_typer(alert_app, name="alert")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1 (S2BENCH_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 (S2BENCH_PORT).")]
-Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
-TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
 NoSandbox = Annotated[
     bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes (recorded).")
 ]
-DEFAULT_SERVER = "http://127.0.0.1:8272"
 PIPE_WIDTH = 140
 
 
@@ -214,6 +221,31 @@ def cancel(
         print_json(job) if as_json else print_jobs([job])
 
 
+@app.command()
+def report(
+    base: Annotated[str, typer.Argument(help="Commit that was the baseline.")],
+    head: Annotated[str, typer.Argument(help="Commit that was measured against it.")],
+    repository: Annotated[str | None, typer.Option(help="Registered name; default: this work tree's folder.")] = None,
+    server: Server = DEFAULT_SERVER,
+    token: TokenOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the table of a pull request as Markdown for two commits that were measured against each other."""
+    from service.embedded import repository_root
+
+    root = repository_root(Path.cwd())
+    if repository is None and root is None:
+        stop("--repository: got nothing, expected a registered name (this is no git work tree)", Exit.USAGE)
+    if repository is None and root is not None:
+        repository, base, head = root.name, local_sha(root, base), local_sha(root, head)
+    with connection(server, token) as client:
+        found = client.request("GET", "/compare", params={"repository": repository, "base": base, "head": head})
+    if not found["rows"]:
+        stop(f"{head[:12]} was never measured against {base[:12]}: submit it with --baseline", Exit.INCONCLUSIVE)
+    print_json(found) if as_json else print(markdown_report(found["rows"]), end="")
+    raise typer.Exit(exit_code(found["rows"]))
+
+
 # ---- without a server ------------------------------------------------------------------------------------------------
 
 
@@ -265,18 +297,6 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def connection(server: str, token: str | None) -> Iterator[Client]:
-    """Yield a client whose errors end the command with one line and a code."""
-    from service.client import Client, ClientError
-
-    try:
-        with Client(server, token) as client:
-            yield client
-    except ClientError as error:
-        stop(str(error), Exit.USAGE if error.usage else Exit.INFRASTRUCTURE)
 
 
 def local_sha(root: Path, ref: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -13,9 +15,13 @@ import typer
 from service.report import Exit
 
 if TYPE_CHECKING:
+    from service.client import Client
     from service.settings import Settings
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
+Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
+TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
+DEFAULT_SERVER = "http://127.0.0.1:8272"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
@@ -37,3 +43,15 @@ def stop(message: str, code: Exit) -> NoReturn:
     """Print one line on standard error and exit."""
     print(f"s2bench: {message}", file=sys.stderr)
     raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def connection(server: str, token: str | None) -> Iterator[Client]:
+    """Yield a client whose errors end the command with one line and a code."""
+    from service.client import Client, ClientError
+
+    try:
+        with Client(server, token) as client:
+            yield client
+    except ClientError as error:
+        stop(str(error), Exit.USAGE if error.usage else Exit.INFRASTRUCTURE)

@@ -19,6 +19,7 @@ from service.github.intake import Intake
 from service.github.polling import poll
 from service.logs import logger
 from service.models import DeliveryKind
+from service.notify.service import Notices
 from service.outbox.runner import Handler, Outbox
 from service.settings import Settings
 
@@ -32,6 +33,8 @@ def opened_outbox(context: AppContext) -> Iterator[tuple[Outbox, GitHubClient | 
     github = GitHubClient(context.settings) if context.settings.answers_github else None
     intake = Intake(context, github)
     handlers: dict[str, Handler] = {DeliveryKind.WEBHOOK: intake.handle}
+    if context.settings.notify_targets:
+        handlers[DeliveryKind.NOTICE] = Notices(context).handle
     if github is not None:
         delivering = Delivering(context, github)
         handlers |= {DeliveryKind.CHECK: delivering.check, DeliveryKind.COMMENT: delivering.comment}

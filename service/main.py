@@ -17,6 +17,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from service import db, logs, pages, problems
 from service.alerts.router import router as alerts
+from service.badges.router import router as badges
 from service.context import AppContext, Context, MeasurementQueue
 from service.devices.router import router as devices
 from service.errors import NotFound, Unavailable
@@ -152,7 +153,7 @@ def require_current_schema(database: db.Database) -> None:
 
 def _add_routes(app: FastAPI, settings: Settings) -> None:
     api = APIRouter(prefix=API, responses=_ERRORS)
-    for router in (jobs, repositories, results, judging, series, devices, alerts, github):
+    for router in (jobs, repositories, results, judging, series, devices, alerts, badges, github):
         api.include_router(router)
     app.include_router(api)
     app.include_router(site)

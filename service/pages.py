@@ -99,3 +99,15 @@ def jobs(request: Request) -> HTMLResponse:
 def job(request: Request, job_id: str) -> HTMLResponse:
     """One job, live."""
     return render(request, "job", job_id=job_id)
+
+
+@router.get("/alerts")
+def alerts(request: Request) -> HTMLResponse:
+    """The list of alerts."""
+    return render(request, "alerts")
+
+
+@router.get("/alerts/{alert_id}")
+def alert(request: Request, alert_id: str) -> HTMLResponse:
+    """One alert, with its cases and its history."""
+    return render(request, "alert", alert_id=alert_id)

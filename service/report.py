@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,17 @@ def _change(before: Row | None, after: Row | None, name: str, unit: str = "", *,
     values = [(side or {}).get(name) for side in (before, after)]
     texts = ["–" if value is None else f"{value * scale:.0f}{unit}" for value in values]
     return texts[0] if texts[0] == texts[1] else " → ".join(texts)
+
+
+def markdown_report(rows: Sequence[Row]) -> str:
+    """Return a heading with the number of each verdict, and a table, for each device class."""
+    parts = []
+    for device_class in sorted({row["device_class"] for row in rows}):
+        own = [row for row in rows if row["device_class"] == device_class]
+        counts = Counter(row["verdict"] for row in own)
+        words = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in SEVERITY if counts[name])
+        parts.append(f"### {escape_markdown(device_class)}: {words}\n\n{markdown_table(own)}")
+    return "\n".join(parts)
 
 
 def terminal_table(rows: Sequence[Row], title: str | None = None) -> Table:

@@ -24,6 +24,9 @@ from uuid_utils.compat import uuid7
 from service.db import Database
 from service.embedded import command, die_with_parent, end, free_port, prepare_database, wait_until_healthy
 from service.models import (
+    Alert,
+    AlertCase,
+    AlertEvent,
     ArmRun,
     Case,
     Commit,
@@ -79,6 +82,7 @@ class Site:
     series: dict[str, UUID] = field(default_factory=dict)
     cases: dict[str, UUID] = field(default_factory=dict)
     jobs: dict[str, UUID] = field(default_factory=dict)
+    alert_id: UUID | None = None
     measurements: dict[str, UUID] = field(default_factory=dict)
 
     @property
@@ -238,6 +242,7 @@ class Seed:
         self.failed_job()
         self.site.jobs["queued"] = self.job(COMMITS - 1, State.QUEUED, minutes_ago=2)[0].id
         self.live_job()
+        self.alert(CASES[1])
 
     def commit(self, position: int) -> Commit:
         subjects = ("csrc: gather dk and dv by key owner", "geometry: build arcs once", "tests: wrap arcs at the pole")
@@ -345,6 +350,39 @@ class Seed:
         keys = {"series_id": self.site.series[name], "measurement_id": measurement.id}
         numbers = {"value": value, "low": value * 0.995, "high": value * 1.005, "processes": PAIRS - 1}
         self.session.add(Point(**keys, **numbers, commit_id=measurement.candidate_id, arm="B", status=status))
+
+    def alert(self, name: str) -> None:
+        """An open alert about the last commit's step, with the hostile text wherever a person may write."""
+        job = self.session.get_one(Job, self.site.jobs["done"])
+        verdict = self.session.query(Verdict).filter(Verdict.case_id == self.site.cases[name]).first()
+        assert verdict is not None
+        assert job.baseline_sha is not None
+        assert job.commit_sha is not None
+        alert = self.add(
+            Alert(
+                repository_id=job.repository_id,
+                cause="speed cpu.forward a..b",
+                kind="speed",
+                group="cpu.forward",
+                base_sha=job.baseline_sha,
+                head_sha=job.commit_sha,
+                reason=HOSTILE,
+                assignee=HOSTILE,
+            )
+        )
+        self.add(
+            AlertCase(
+                alert_id=alert.id,
+                case_id=verdict.case_id,
+                device_class="cpu",
+                verdict_id=verdict.id,
+                effect=0.1,
+                interval_low=0.097,
+                interval_high=0.103,
+            )
+        )
+        self.add(AlertEvent(alert_id=alert.id, kind="opened", actor=HOSTILE, job_id=job.id, payload={}))
+        self.site.alert_id = alert.id
 
     def stages(self, measurement: Measurement, *names: str) -> None:
         for number, name in enumerate(names):

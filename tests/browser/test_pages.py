@@ -357,12 +357,16 @@ def test_phone(site: Site, page: Page, tmp_path: Path, scheme: str) -> None:
         "compare": f"/compare?repository=s2bench&base={base}&head={head}",
         "jobs": "/jobs",
         "job": f"/jobs/{site.jobs['done']}",
+        "alerts": "/alerts?state=",
+        "alert": f"/alerts/{site.alert_id}",
     }
     ready = {
         "overview": "tbody tr",
         "series": "#trend path.point",
         "compare": "#samples path.point",
         "jobs": ".job-line",
+        "alerts": ".job-line",
+        "alert": "#cases-body tbody tr",
     }
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
@@ -379,3 +383,40 @@ def test_throttled_and_sparse_commits_are_marked_in_the_table(site: Site, page: 
     for sha, status in ((site.throttled, "throttled"), (site.sparse, "sparse")):
         row = page.locator("#points-body tbody tr").filter(has_text=sha[:9])
         expect(row).to_contain_text(status)
+
+
+def test_alerts(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    page.goto(f"{site.url}/alerts?state=")
+    line = page.locator(".job-line")
+    expect(line).to_have_count(1)
+    expect(line).to_contain_text("cpu.forward: slower, +10.00 % at most")
+    expect(line).to_contain_text(site.hostile)
+    nothing_ran(page)
+    page.screenshot(path=tmp_path / "alerts.png", full_page=True)
+    line.get_by_role("link", name=re.compile("slower")).click()
+    expect(page.locator("#cases-body tbody tr")).to_contain_text(site.case_names[1])
+    expect(page.locator("#events-body tbody tr")).to_contain_text(site.hostile)
+    expect(page.locator("#alert-change")).to_contain_text(site.hostile)
+    nothing_ran(page)
+    page.screenshot(path=tmp_path / "alert.png", full_page=True)
+
+
+def test_an_alert_is_acknowledged_by_keyboard_and_needs_a_reason(
+    site: Site, page: Page, answer: Ask, complaints: list[str]
+) -> None:
+    page.goto(f"{site.url}/alerts/{site.alert_id}")
+    page.get_by_label("State").select_option("acknowledged")
+    page.get_by_label("Reason").fill("")
+    page.get_by_label("Reason").press("Enter")
+    expect(page.locator("#alert-problem")).to_contain_text("why it is acknowledged")
+    assert any("422" in line for line in complaints)
+    complaints.clear()
+    page.get_by_label("Reason").fill("known since Monday")
+    page.get_by_label("Assignee").fill("ada")
+    page.get_by_label("Assignee").press("Enter")
+    expect(page.locator("#alert-state")).to_have_text("acknowledged")
+    expect(page.locator("#events-body tbody tr")).to_have_count(3)
+    stored = answer(f"/alerts/{site.alert_id}")
+    assert (stored["state"], stored["reason"], stored["assignee"]) == ("acknowledged", "known since Monday", "ada")
+    page.goto(f"{site.url}/alerts")
+    expect(page.locator("#alerts-body")).to_contain_text("No alert is open")

@@ -34,9 +34,12 @@ export function apiUrl(path, query = {}) {
 
 export const get = (path, query) => request(apiUrl(path, query), { method: "GET" });
 
-export const post = (path, body = null) =>
+export const post = (path, body = null) => send("POST", path, body);
+export const patch = (path, body) => send("PATCH", path, body);
+
+const send = (method, path, body) =>
   request(apiUrl(path), {
-    method: "POST",
+    method,
     headers: body === null ? {} : { "Content-Type": "application/json" },
     body: body === null ? null : JSON.stringify(body),
   });
