@@ -163,3 +163,34 @@ def test_upgrade_makes_the_folder_of_a_sqlite_file_and_check_does_not(tmp_path: 
     assert not path.parent.exists()
     db.upgrade(f"sqlite:///{path}")
     assert path.exists()
+
+
+def test_data_of_the_release_before_lives_through_up_and_down(empty_url: str, empty_engine: Engine) -> None:
+    """Rows that refer to the changed table, written as the release before writes them; then written again by it."""
+    old_insert = text(
+        "INSERT INTO repository (id, created_at, name, url, default_branch) "
+        "VALUES (:id, '2026-01-01 00:00:00+00:00', :name, 'https://x/y', 'main')"
+    )
+    commit = text(
+        'INSERT INTO "commit" (id, created_at, repository_id, sha, orphaned) '
+        "VALUES (:id, '2026-01-01 00:00:00+00:00', :repository, :sha, :orphaned)"
+    )
+    db.upgrade(empty_url, "0001")
+    first, second = "0" * 31 + "1", "0" * 31 + "2"
+    with empty_engine.begin() as connection:
+        connection.execute(old_insert, {"id": first, "name": "old"})
+        connection.execute(commit, {"id": first, "repository": first, "sha": "a" * 40, "orphaned": False})
+    db.upgrade(empty_url)
+    with empty_engine.begin() as connection:
+        connection.execute(old_insert, {"id": second, "name": "still old"})
+        connection.execute(text("UPDATE repository SET github = 'octo/kernels' WHERE name = 'old'"))
+    assert db.check(empty_url) == []
+    db.downgrade(empty_url, "0001")
+    with empty_engine.connect() as connection:
+        assert connection.execute(text("SELECT name FROM repository ORDER BY name")).scalars().all() == [
+            "old",
+            "still old",
+        ]
+        assert connection.execute(text('SELECT sha FROM "commit"')).scalars().all() == ["a" * 40]
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []

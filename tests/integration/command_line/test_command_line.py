@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -201,3 +202,35 @@ def test_up_leaves_no_process_behind(tmp_path, number):
     finally:
         process.kill()
         process.wait()
+
+
+def test_report_of_two_measured_commits(command_line):
+    name = command_line.repository.path.name
+    command_line("submit", "slower", "--repository", name, "--baseline", "same", "--wait", "--device", "cpu")
+    outcome = command_line("report", "same", "slower")
+    assert outcome.code == 1, outcome.err
+    assert outcome.out.startswith("### cpu: 1 regressed")
+    assert re.search(r"\| cpu/forward/self \| .* \| regressed \|", outcome.out)
+    rows = command_line("report", "same", "slower", "--repository", name, "--json").json()["rows"]
+    assert {row["verdict"] for row in rows} >= {"regressed"}
+    never = command_line("report", "slower", "base")
+    assert never.code == 4
+    assert "was never measured against" in never.err
+
+
+def test_alerts_on_the_command_line(command_line):
+    """`slower` is on main, so its regression is an alert."""
+    command_line("submit", "slower", "--baseline", "same", "--wait", "--device", "cpu")
+    found = command_line("alert", "list", "--state", "open", "--json").json()["items"]
+    (alert,) = [one for one in found if one["head"] == command_line.repository.git("rev-parse", "slower")]
+    assert alert["group"] in command_line("alert", "list").out
+    refused = command_line("alert", "set", alert["id"], "--state", "expected")
+    assert (refused.code, "reason" in refused.err) == (2, True)
+    shown = command_line(
+        "alert", "set", alert["id"], "--state", "expected", "--reason", "more exact", "--assignee", "ada"
+    )
+    assert shown.code == 0
+    for text in ("expected", "(ada)", "more exact", "cpu/forward/self", "opened", "loopback"):
+        assert text in shown.out
+    assert command_line("alert", "show", alert["id"], "--json").json()["state"] == "expected"
+    command_line("alert", "set", alert["id"], "--state", "open")
