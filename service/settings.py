@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 GITHUB_API = "https://api.github.com"
 
-URL = r"^(https?://[^\s/?#@]+[^\s?#]*)?$"
+URL = r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$"
 CheckName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/()-]{0,79}$")]
 CaseGlob = Annotated[str, Field(pattern=r"^[!-,.-~][!-~]{0,249}$")]
 Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from sqlalchemy.orm import Session
+from uuid_utils.compat import uuid7
+
 from service.alerts.service import acknowledge_pull
 from service.context import AppContext
 from service.github import queries
@@ -78,14 +81,18 @@ class Intake:
                 canceled = drop_checks(session, repository, row, "closed")
             self._cancel(canceled)
             return "closed"
-        cause = f"pull/{pull.number}/{pull.base_ref}"
-        if pull.is_fork and row.approved_sha != pull.head_sha:
-            self._make(repository, row, cause + "/waiting", None, self.context.settings.github_suites)
+        suites = self.context.settings.github_suites
+        waits = pull.is_fork and row.approved_sha != pull.head_sha
+        # Not by GitHub's time, which counts seconds; that it happens once is seen to by `once`, under a lock.
+        cause = f"pull/{pull.number}@{uuid7().hex}/{pull.base_ref}"
+        with self.context.database.reading() as session:
+            if _is_planned(session, row, suites, waits=waits):
+                return "known"
+        if waits:
+            self._make(repository, row, f"waiting/{cause}", None, suites, once=True)
             return "a fork's code waits for approval"
-        if self._is_planned(repository, pull, cause):
-            return "known"
         baseline = merge_base(self.context, repository, pull.head_sha, pull.base_ref)
-        return self._make(repository, row, cause, baseline, self.context.settings.github_suites)
+        return self._make(repository, row, cause, baseline, suites, once=True)
 
     def see_push(self, repository: Repository, head: str) -> str:
         """Make the checks of a commit on the default branch unless they are there."""
@@ -115,7 +122,8 @@ class Intake:
         for check in found:
             pull = pulls.get(check.pull_request_id) if check.pull_request_id is not None else None
             job = jobs.get(check.job_id) if check.job_id is not None else None
-            self._again(repository, check.name, rerun.head_sha, pull, job, f"rerun/{delivery_id}")
+            cause = f"rerun/{delivery_id}/{pull.base_ref if pull is not None else repository.default_branch}"
+            self._again(repository, check.name, rerun.head_sha, pull, job, cause)
         return f"{len(found)} again"
 
     def _again(
@@ -142,9 +150,9 @@ class Intake:
         if row is None or not pull.is_open:
             return "the pull request is closed, or has changed meanwhile"
         if command.verb == "run":
-            return self._run(repository, row, command.argument, f"command/{delivery_id}")
+            return self._run(repository, row, command.argument, f"command/{delivery_id}/{row.base_ref}")
         if command.verb == "compare":
-            return self._compare(repository, row, command.argument, f"command/{delivery_id}")
+            return self._compare(repository, row, command.argument, f"command/{delivery_id}/{row.base_ref}")
         if command.verb == "ack":
             return self._acknowledge(repository, row, command)
         return f"unknown command {command.verb!a}"
@@ -186,22 +194,26 @@ class Intake:
     # ---- pieces ----
 
     def _make(
-        self, repository: Repository, pull: PullRequest, cause: str, baseline: str | None, suites: Mapping[str, str]
+        self,
+        repository: Repository,
+        pull: PullRequest,
+        cause: str,
+        baseline: str | None,
+        suites: Mapping[str, str],
+        *,
+        once: bool = False,
     ) -> str:
+        """Make checks of a head that was looked at before, if it still is the head; `once`: unless it has them."""
         with self.context.database.transaction() as session:
             row = queries.lock_pull(session, repository.id, pull.number)
             if row is None or row.head_sha != pull.head_sha or not row.is_open:
                 return "the head has moved meanwhile"
+            if once and _is_planned(session, row, suites, waits=baseline is None):
+                return "known"
             plan = Plan(row.head_sha, baseline, cause, suites, f"pull request #{row.number}: {row.title}", row)
             canceled = make_checks(self.context, session, repository, plan)
         self._cancel(canceled)
         return "measured"
-
-    def _is_planned(self, repository: Repository, pull: Pull, cause: str) -> bool:
-        """Say, before git is asked, whether every check of this cause is there."""
-        with self.context.database.reading() as session:
-            found = queries.names_of_cause(session, repository.id, pull.head_sha, cause)
-        return set(self.context.settings.github_suites) <= found
 
     def _note(self, repository: Repository, pull: Pull) -> PullRequest | None:
         """Store what a pull request is now and return it; None when something newer is known."""
@@ -251,3 +263,17 @@ class Intake:
     def _cancel(self, job_ids: list[Any]) -> None:
         for job_id in job_ids:
             cancel(self.context, job_id)
+
+
+def _is_planned(session: Session, pull: PullRequest, suites: Mapping[str, str], *, waits: bool) -> bool:
+    """Say whether the head of a pull request has every check, against the base branch that it has now.
+
+    Superseded ones do not count: a head may come back after another one, or after the pull request was closed.
+    """
+    current = queries.current_checks(session, pull.repository_id, pull_request_id=pull.id, head_sha=pull.head_sha)
+    names = {
+        check.name
+        for check in current
+        if check.cause.endswith(f"/{pull.base_ref}") and (waits or check.job_id is not None)
+    }
+    return set(suites) <= names

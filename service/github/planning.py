@@ -76,7 +76,7 @@ def _check(repository: Repository, plan: Plan, name: str) -> CheckRun:
         pull_request_id=plan.pull.id if plan.pull is not None else None,
         name=name,
         head_sha=plan.head,
-        cause=plan.cause[:160],
+        cause=plan.cause,
     )
 
 
@@ -88,7 +88,7 @@ def _supersede(session: Session, repository: Repository, plan: Plan, names: set[
         found = [check for check in found if check.pull_request_id is None]
     older = [check for check in found if check.head_sha != plan.head]
     return _mark(session, older, plan.head) + _mark(
-        session, [check for check in found if check.head_sha == plan.head and check.name in names], plan.cause[:160]
+        session, [check for check in found if check.head_sha == plan.head and check.name in names], plan.cause
     )
 
 

@@ -48,11 +48,3 @@ def check_exists(session: Session, check: CheckRun) -> bool:
 def jobs_by_id(session: Session, ids: Sequence[UUID]) -> dict[UUID, Job]:
     """Return jobs by id."""
     return {job.id: job for job in session.execute(select(Job).where(Job.id.in_(ids))).scalars()}
-
-
-def names_of_cause(session: Session, repository_id: UUID, head_sha: str, cause: str) -> set[str]:
-    """Return the names of the checks that a cause has made at a commit."""
-    query = select(CheckRun.name).where(
-        CheckRun.repository_id == repository_id, CheckRun.head_sha == head_sha, CheckRun.cause == cause[:160]
-    )
-    return set(session.execute(query).scalars())

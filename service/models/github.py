@@ -39,8 +39,9 @@ class PullRequest(Identified, Base):
 class CheckRun(Identified, Base):
     """A check at a commit; without a job it waits for the approval of a fork's code.
 
-    `cause` says what asked for it ("push", "pull/7", "rerun/<delivery>"): the same cause makes one check, however often
-    it is told. `superseded_by` is the commit or the cause that took its place. `remote_id` is GitHub's id of it.
+    `cause` says what asked for it ("push", "pull/7@<id>/main", "rerun/<delivery>/main") and ends in the base branch:
+    the same cause makes one check, however often it is told. `superseded_by` is the commit or the cause that took its
+    place. `remote_id` is GitHub's id of it.
     """
 
     __tablename__ = "check_run"
@@ -51,8 +52,8 @@ class CheckRun(Identified, Base):
     job_id: Mapped[UUID | None] = mapped_column(ForeignKey("job.id"), index=True)
     name: Mapped[str] = mapped_column(String(120))
     head_sha: Mapped[str] = mapped_column(String(40), index=True)
-    cause: Mapped[str] = mapped_column(String(160))
-    superseded_by: Mapped[str | None] = mapped_column(String(160))
+    cause: Mapped[str] = mapped_column(String(500))
+    superseded_by: Mapped[str | None] = mapped_column(String(500))
     remote_id: Mapped[int | None] = mapped_column(BigInteger)
 
 

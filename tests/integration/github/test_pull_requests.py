@@ -129,6 +129,39 @@ def test_closing_cancels_what_is_unfinished(loop: Loop, shas: dict[str, str]) ->
     assert loop.fake.check("s2bench", shas["topic"])["conclusion"] == "neutral"
 
 
+def test_a_pull_request_that_is_opened_again_is_measured_again(loop: Loop, shas: dict[str, str]) -> None:
+    opened(loop, shas["topic"])
+    for state, action in (("closed", "closed"), ("open", "reopened"), ("open", "edited")):
+        loop.fake.pull(7, shas["topic"], state=state)
+        loop.send("pull_request", loop.fake.pull_event(action, 7))
+        loop.work()
+    assert [job.state for job in loop.jobs()] == ["canceled", "queued"]
+    assert loop.fake.check("s2bench", shas["topic"])["status"] == "queued"
+    assert loop.outcomes()[-2:] == ["measured", "known"]
+
+
+def test_a_head_that_comes_back_is_measured_again(loop: Loop, shas: dict[str, str]) -> None:
+    opened(loop, shas["topic"])
+    for before, after in (("topic", "three"), ("three", "topic")):
+        loop.fake.pull(7, shas[after], base="topic" if after == "three" else "main")
+        loop.send("pull_request", loop.fake.pull_event("synchronize", 7, shas[before]))
+        loop.work()
+    assert [job.state for job in loop.jobs()] == ["canceled", "canceled", "queued"]
+    assert loop.jobs()[-1].commit_sha == shas["topic"]
+
+
+def test_another_base_branch_makes_another_baseline(loop: Loop, shas: dict[str, str], source: Any) -> None:
+    source.git("branch", "--force", "release", shas["one"])
+    opened(loop, shas["topic"])
+    command(loop, "/s2bench run")
+    loop.fake.pull(7, shas["topic"], base="release")
+    for _ in range(2):
+        loop.send("pull_request", loop.fake.pull_event("edited", 7))
+        loop.fake.pulls[7]["title"] += "x"
+        loop.work()
+    assert [job.baseline_sha for job in loop.jobs()] == [shas["two"], shas["two"], shas["one"]]
+
+
 # ---- forks ----
 
 
@@ -282,6 +315,18 @@ def test_the_poll_survives_github(loop: Loop, shas: dict[str, str]) -> None:
     loop.fake.plant(500, times=3)
     assert loop.poll() == 0
     assert loop.poll() == 0  # paused
+
+
+def test_the_poll_after_a_fork_was_approved_makes_nothing(loop: Loop, shas: dict[str, str]) -> None:
+    loop.fake.push_event(shas["three"])
+    opened(loop, shas["topic"], fork="mallory/kernels")
+    loop.poll()
+    assert len([job for job in loop.jobs() if job.pull_request]) == 0
+    assert len([check for check in loop.checks() if check.pull_request_id]) == 1
+    command(loop, f"/s2bench run {shas['topic']}")
+    loop.poll()
+    loop.poll()
+    assert len([job for job in loop.jobs() if job.pull_request]) == 1
 
 
 def test_each_suite_has_its_check(loop: Loop, shas: dict[str, str]) -> None:
