@@ -24,6 +24,7 @@ from service.outbox.runner import Handler, Outbox
 from service.settings import Settings
 
 POLL_S = 1.0
+AFTER_DEFECT_S = 5.0
 STOP_TIMEOUT_S = 20.0  # a call that hangs ends sooner
 
 
@@ -49,16 +50,18 @@ def deliver_until(context: AppContext, stopping: threading.Event) -> None:
     """Work until stopped."""
     with opened_outbox(context) as (outbox, github):
         logger.info("outbox_ready", kinds=sorted(outbox.handlers))
-        if github is None:
-            outbox.run(stopping, POLL_S)
-            return
         intake = Intake(context, github)
         next_poll = time.monotonic()
         while not stopping.is_set():
-            if time.monotonic() >= next_poll:
-                poll(intake, github)
-                next_poll = time.monotonic() + context.settings.github_poll_s
-            outbox.run(stopping, POLL_S, until=next_poll)
+            try:
+                if time.monotonic() >= next_poll:
+                    next_poll = time.monotonic() + context.settings.github_poll_s
+                    if github is not None:
+                        poll(intake, github)
+                outbox.run(stopping, POLL_S, until=next_poll)
+            except Exception:  # a defect must not end what everybody waits for
+                logger.exception("outbox_broke")
+                stopping.wait(AFTER_DEFECT_S)
 
 
 def run_outbox(settings: Settings) -> int:

@@ -80,6 +80,9 @@ class Settings(BaseSettings):
             raise ValueError("github_app_id and github_private_key_file: got one, expected both or neither")
         if self.github_app_id is not None and self.github_token is not None:
             raise ValueError("github_token: got one beside an App, expected either the App or a token")
+        key_file = self.github_private_key_file
+        if key_file is not None and not key_file.is_file():
+            raise ValueError(f"github_private_key_file: got {key_file}, expected the App's PEM file")
         object.__setattr__(self, "public_url", (self.public_url or f"http://{self.host}:{self.port}").rstrip("/"))
         object.__setattr__(self, "github_api_url", self.github_api_url.rstrip("/"))
         return self

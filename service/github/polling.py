@@ -35,10 +35,15 @@ def _poll_one(intake: Intake, github: GitHubClient, repository: Repository) -> i
     except GitHubError as error:
         log.warning("poll_failed", error=str(error))
         return 0
-    noted = [read_pull(pull, {"repository": place.name}) for pull in pulls]
+    try:
+        noted = [read_pull(pull, {"repository": place.name}) for pull in pulls]
+        push = Push(repository=place.name, branch=repository.default_branch, after=branch["commit"]["sha"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.warning("poll_failed", error=f"GitHub's answer is not as expected: {type(error).__name__}")
+        return 0
     # What has not been touched since the repository was registered was never asked for.
     events: list[Pull | Push] = [pull for pull in noted if pull.changed_at >= repository.created_at]
-    events.append(Push(repository=place.name, branch=repository.default_branch, after=branch["commit"]["sha"]))
+    events.append(push)
     for event in events:
         try:
             intake.work(event, CAUSE)

@@ -128,13 +128,17 @@ class _Section:
             title += f"Not measured: {markdown.outside(code)}: {markdown.outside(message, 300)}\n"
         if not self.rows:
             return title + ("" if device.error else f"No result yet ({device.state}).\n")
-        loud = [self.lines[n] for n in sorted(shown) if self.rows[n]["verdict"] not in _QUIET]
-        quiet = [self.lines[n] for n in sorted(shown) if self.rows[n]["verdict"] in _QUIET]
-        text = title + "\n" + markdown.table(HEADINGS, loud)
-        summary = f"{sum(row['verdict'] in _QUIET for row in self.rows)} unchanged"
-        text += "\n" + markdown.details(summary, markdown.table(HEADINGS, quiet))
+        quiet = {number for number, row in enumerate(self.rows) if row["verdict"] in _QUIET}
+        lines = {number: self.lines[number] for number in sorted(shown)}
+        text = title
+        if len(quiet) < len(self.rows):
+            loud_lines = [line for number, line in lines.items() if number not in quiet]
+            text += "\n" + markdown.table(HEADINGS, loud_lines)
+        if quiet:
+            quiet_lines = [line for number, line in lines.items() if number in quiet]
+            text += "\n" + markdown.details(f"{len(quiet)} unchanged", markdown.table(HEADINGS, quiet_lines))
         hidden = len(self.rows) - len(shown)
-        return text + f"\n{hidden:6d} more rows: [all of them]({self._findings.job_url})\n" * (hidden > 0)
+        return text + f"\n{hidden} more rows: [all of them]({self._findings.job_url})\n" * (hidden > 0)
 
 
 def _row_line(row: Row) -> str:

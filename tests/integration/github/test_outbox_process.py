@@ -10,6 +10,7 @@ import pytest
 from github_fake import FakeGitHub, deliver, serving
 from worker_fixtures import wait_until
 
+from service import delivery
 from service.db import Database
 from service.delivery import delivering_beside
 from service.embedded import worker_environment
@@ -33,6 +34,18 @@ def test_it_works_by_itself(server: str, settings: Settings, fake: FakeGitHub, s
         assert deliver(server, "pull_request", fake.pull_event("opened", 7)).status_code == 202
         wait_until(lambda: any(run["head_sha"] == topic for run in fake.checks.values()), 20, "the check")
     assert fake.count("POST", "/check-runs") == 2
+
+
+def test_a_defect_does_not_end_it(
+    server: str, settings: Settings, fake: FakeGitHub, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "AFTER_DEFECT_S", 0.05)
+    monkeypatch.setattr(delivery, "poll", lambda *_: 1 / 0)
+    topic = source.git("rev-parse", "topic")
+    with delivering_beside(settings):
+        fake.pull(7, topic)
+        deliver(server, "pull_request", fake.pull_event("opened", 7))
+        wait_until(lambda: any(run["head_sha"] == topic for run in fake.checks.values()), 20, "the check")
 
 
 def test_it_stops_while_github_hangs(server: str, settings: Settings, fake: FakeGitHub, source: Any) -> None:

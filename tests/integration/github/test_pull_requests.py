@@ -315,6 +315,11 @@ def test_the_poll_survives_github(loop: Loop, shas: dict[str, str]) -> None:
     loop.fake.plant(500, times=3)
     assert loop.poll() == 0
     assert loop.poll() == 0  # paused
+    loop.make_due()
+    loop.fake.faults.clear()
+    loop.fake.push_event(shas["three"])
+    loop.fake.pull(7, shas["topic"])["head"] = None
+    assert loop.poll() == 0  # an answer that GitHub does not give
 
 
 def test_the_poll_after_a_fork_was_approved_makes_nothing(loop: Loop, shas: dict[str, str]) -> None:

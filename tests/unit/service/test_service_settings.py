@@ -67,6 +67,7 @@ def test_settings_that_cannot_be(values: dict[str, Any]) -> None:
             {"github_app_id": "1", "github_private_key_file": "/k.pem", "github_token": "secret-token"},
             "either the App or a token",
         ),
+        ({"github_app_id": "1", "github_private_key_file": "/no/k.pem"}, "expected the App's PEM file"),
         ({"github_webhook_secret": "short-secret"}, "at least 16"),
         ({"github_api_url": "ftp://secret-token@host"}, "pattern"),
         ({"github_api_url": "https://secret-token@host/api/v3"}, "pattern"),

@@ -162,6 +162,14 @@ def test_the_verdict_is_first_and_the_worst_rows_follow() -> None:
     places = [body.index(f">{name}<") for name in ("wrong", "large", "small", "hot", "faster", "ok")]
     assert places == sorted(places)
     assert "1 unchanged</summary>" in body
+    assert not re.search(r"^ {4}", body, re.MULTILINE)  # would be code
+
+
+def test_no_table_without_rows() -> None:
+    assert check_summary(findings(DeviceFindings("cpu", "done", [row("a")])), LINKS).count("| case |") == 1
+    assert "unchanged</summary>" not in check_summary(
+        findings(DeviceFindings("cpu", "done", [row("a", "improved")])), LINKS
+    )
 
 
 def test_every_device_class_and_every_check_has_its_table() -> None:
@@ -207,7 +215,7 @@ def test_the_limit_is_kept_and_the_mildest_are_left_out(count: int, devices: int
     else:
         assert min(shown) >= count - len(shown)
         assert len(body) > MAX_CHARACTERS - 1000
-        hidden = sum(int(number) for number in re.findall(r"(\d+) more rows: \[all of them\]", body))
+        hidden = sum(int(number) for number in re.findall(r"^(\d+) more rows: \[all of them\]", body, re.MULTILINE))
         assert hidden == count * devices - len(shown)
     assert "Reproduce" in body
 
