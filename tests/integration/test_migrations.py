@@ -175,7 +175,7 @@ def test_data_of_the_release_before_lives_through_up_and_down(empty_url: str, em
         'INSERT INTO "commit" (id, created_at, repository_id, sha, orphaned) '
         "VALUES (:id, '2026-01-01 00:00:00+00:00', :repository, :sha, :orphaned)"
     )
-    db.upgrade(empty_url, "0001")
+    db.upgrade(empty_url, "0002")
     first, second = "0" * 31 + "1", "0" * 31 + "2"
     with empty_engine.begin() as connection:
         connection.execute(old_insert, {"id": first, "name": "old"})
@@ -185,7 +185,7 @@ def test_data_of_the_release_before_lives_through_up_and_down(empty_url: str, em
         connection.execute(old_insert, {"id": second, "name": "still old"})
         connection.execute(text("UPDATE repository SET github = 'octo/kernels' WHERE name = 'old'"))
     assert db.check(empty_url) == []
-    db.downgrade(empty_url, "0001")
+    db.downgrade(empty_url, "0002")
     with empty_engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM repository ORDER BY name")).scalars().all() == [
             "old",

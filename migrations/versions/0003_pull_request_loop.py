@@ -1,6 +1,6 @@
 """Pull requests, checks, webhooks, deliveries and alerts; what GitHub calls a repository.
 
-Revision 0002, after 0001. The release before works on it: what is new in old tables may be null.
+Revision 0003, after 0002. The release before works on it: what is new in old tables may be null.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
