@@ -163,7 +163,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         found.database.dispose()
 
 
-@pytest.fixture(scope="session")
+# not for the session: while it is open, Playwright's event loop runs in this thread, and other tests could start none
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     executable = os.environ.get("S2BENCH_CHROMIUM") or shutil.which("chromium")
     assert executable, "Chromium is needed: apt-get install chromium, or name a binary in S2BENCH_CHROMIUM"
