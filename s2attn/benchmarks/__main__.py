@@ -1,6 +1,8 @@
-"""``python -m s2attn.benchmarks list | run | profile``: the cases of this commit, and processes that look into some.
+"""``python -m s2attn.benchmarks list | run | profile | versus``: the cases of this commit, and what measures them.
 
-Exit codes: 0 with a document, also when cases failed; 1 when none can be written; 2 for a request that makes no sense.
+Exit codes of ``list``, ``run`` and ``profile``: 0 with a document, also when cases failed; 1 when none can be written; 2
+for a request that makes no sense. Of ``versus``: 0 when every case has a ratio and right numbers on both sides, 1 when
+one has not, 2 also when the opponent is not installed.
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ from typing import Any
 
 from s2attn.benchmarks.cases import Case
 from s2attn.benchmarks.document import PROTOCOL, write_document
+from s2attn.benchmarks.opponents import OPPONENTS, OpponentUnavailableError
 from s2attn.benchmarks.runner import RunOptions, run_cases
 from s2attn.benchmarks.suite import SELECTIONS, NoSuchCaseError, select
 from s2attn.benchmarks.telemetry import Clock
+from s2attn.benchmarks.versus import move_cases, run_comparison
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     clock = Clock()
     options = _parser().parse_args(arguments)
+    if options.command == "versus":
+        return _versus(options, clock)
     try:
         cases = select(options.cases or ["*"], options.device, threads=options.threads, suite=options.suite)
     except NoSuchCaseError as error:
@@ -57,6 +63,27 @@ def _document(options: argparse.Namespace, cases: tuple[Case, ...], clock: Clock
     return run_cases(cases, run, clock)
 
 
+def _versus(options: argparse.Namespace, clock: Clock) -> int:
+    try:
+        cases = _cases_of_comparison(options)
+        found = run_comparison(cases, options.opponent, options.device, rounds=options.rounds, clock=clock)
+    except (OpponentUnavailableError, NoSuchCaseError) as error:
+        print(f"s2attn.benchmarks: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        write_document(found.to_json(), options.out)
+    return 1 if found.failed else 0
+
+
+def _cases_of_comparison(options: argparse.Namespace) -> tuple[Case, ...]:
+    patterns = options.cases or ["cpu/*" if options.device == "cpu" else "full/cuda/*"]
+    chosen = move_cases(select(patterns, None, threads=options.threads), options.device, options.threads)
+    cases = tuple(case for case in chosen if OPPONENTS[options.opponent].plays(case))
+    if not cases:
+        raise NoSuchCaseError(f"{options.opponent} plays none of the cases {[case.name for case in chosen]}")
+    return cases
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m s2attn.benchmarks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -78,12 +105,19 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--counters-timeout-s", type=_positive, default=120, metavar="S", help="seconds for all counters (default: 120)"
     )
-    for command in (listing, run, profile):
+    against = commands.add_parser("versus", help="time cases side by side with another implementation")
+    against.add_argument("opponent", choices=sorted(OPPONENTS), help="the other implementation")
+    against.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="where all of them run (default: cpu)"
+    )
+    against.add_argument("--rounds", type=_positive, default=10, metavar="N", help="two samples of each (default: 10)")
+    against.add_argument("--out", type=Path, metavar="FILE", help="where a JSON document goes, beside the table")
+    for command in (listing, run, profile, against):
         command.add_argument(
             "--cases",
             action="append",
             metavar="GLOB",
-            required=command is not listing,
+            required=command in (run, profile),
             help="names to choose; may be repeated",
         )
         command.add_argument(

@@ -14,10 +14,11 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from s2attn.benchmarks.cases import Case
 from s2attn.benchmarks.document import CaseRecord
 from s2attn.benchmarks.telemetry import Clock
 from s2attn.benchmarks.workload import Workload
@@ -29,6 +30,17 @@ WAKE_S = 0.3
 _WAKE_CYCLES = 2_000_000
 # A host that needs longer than this to enqueue one call is not worth waiting for: the samples say queued = false.
 _LONGEST_SPIN_MS = 20.0
+
+
+class Timed(Protocol):
+    """What a sample times: a `Workload`, or another implementation of the same case."""
+
+    @property
+    def case(self) -> Case:
+        """Definition that the sample belongs to."""
+
+    def call(self, index: int, /) -> tuple[torch.Tensor, ...]:
+        """Run once on the input set ``index`` (modulo their number)."""
 
 
 class BadSampleError(ArithmeticError):
@@ -58,15 +70,16 @@ def measure_cpu(work: Iterable[tuple[Workload, CaseRecord]], clock: Clock, sampl
                 for index in range(WARMUPS):
                     workload.call(index)
                 record.warmups = WARMUPS
-        with _no_garbage_collection(), torch.no_grad():
+        with no_garbage_collection(), torch.no_grad():
             for index in range(samples):
                 for workload, record in group:
                     if not record.failed:
                         with failure_of(record):
-                            _sample_cpu(workload, record, clock, index)
+                            sample_cpu(workload, record, clock, index)
 
 
-def _sample_cpu(workload: Workload, record: CaseRecord, clock: Clock, index: int) -> None:
+def sample_cpu(workload: Timed, record: CaseRecord, clock: Clock, index: int) -> None:
+    """Take one sample of a CPU case."""
     # On one thread its CPU time: beside a busy neighbor the medians of eight processes scattered by 1.4 to 2.1 %, those
     # of the wall clock by 2.1 to 6.3 % (quick suite, 2 vCPU AMD EPYC, 2026-11-30).
     time_ns = time.thread_time_ns if workload.case.threads == 1 else time.perf_counter_ns
@@ -98,6 +111,10 @@ class Spin:
         """Return a spin of another length."""
         cycles = round(self.cycles * milliseconds / self.milliseconds)
         return Spin(cycles, milliseconds, self.overhead_ms)
+
+    def hiding(self, enqueue_ms: float) -> Spin:
+        """Return a spin, no shorter, that outlasts a host which needs that long to enqueue one call."""
+        return self.scaled(min(max(self.milliseconds, 3 * enqueue_ms), _LONGEST_SPIN_MS))
 
     def clock_khz(self, elapsed_ms: float) -> float:
         """Return cycles per millisecond, from the elapsed time of this spin."""
@@ -137,16 +154,17 @@ def measure_cuda(
         cuda.synchronize()
         record.warmups = WARMUPS
         record.cycles = []
-        spin = spin.scaled(min(max(spin.milliseconds, 3 * enqueue_ms), _LONGEST_SPIN_MS))
-        flush = _flush_buffer(workload, cuda) if workload.case.flush_l2 else None
-        with _no_garbage_collection():
+        spin = spin.hiding(enqueue_ms)
+        flush = flush_buffer(workload.inputs[0].q.device, cuda) if workload.case.flush_l2 else None
+        with no_garbage_collection():
             for index in range(samples):
                 if flush is not None:
                     flush.zero_()
-                _sample_cuda(workload, record, clock, index, spin=spin, cuda=cuda)
+                sample_cuda(workload, record, clock, index, spin=spin, cuda=cuda)
 
 
-def _sample_cuda(workload: Workload, record: CaseRecord, clock: Clock, index: int, *, spin: Spin, cuda: Any) -> None:
+def sample_cuda(workload: Timed, record: CaseRecord, clock: Clock, index: int, *, spin: Spin, cuda: Any) -> None:
+    """Take one sample of a GPU case, queued behind a spin."""
     before, start, end = (cuda.Event(enable_timing=True) for _ in range(3))
     before.record()
     cuda._sleep(spin.cycles)
@@ -193,15 +211,14 @@ def _spin_ms(cuda: Any, cycles: int) -> float:
     return float(start.elapsed_time(end))
 
 
-def _flush_buffer(workload: Workload, cuda: Any) -> torch.Tensor:
+def flush_buffer(device: torch.device, cuda: Any) -> torch.Tensor:
     """Return a buffer of twice the L2 cache; writing it evicts what the cache holds."""
-    device = workload.inputs[0].q.device
     size_bytes = 2 * int(cuda.get_device_properties(device).L2_cache_size)
     return torch.empty(size_bytes, dtype=torch.uint8, device=device)
 
 
 @contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Keep the collector out of the samples. No collection before: it would take longer than the samples."""
     gc.disable()
     try:

@@ -65,8 +65,19 @@ class Comparison(NamedTuple):
     finite: bool
 
 
-def _compare_operator(workload: Workload) -> tuple[dict[str, Comparison], int | None]:
-    """Compare every output of the operator, at all points or at as many sampled queries as are returned."""
+class ExactOutputs(NamedTuple):
+    """float64 values of the operator's outputs at the compared points, both by name of the output.
+
+    ``sampled`` is the number of sampled queries, None where every point is compared.
+    """
+
+    values: dict[str, torch.Tensor]
+    points: dict[str, torch.Tensor]
+    sampled: int | None
+
+
+def exact_outputs(workload: Workload) -> ExactOutputs:
+    """Compute the outputs of an operator's case on its first input set, at all points or at sampled ones."""
     case, inputs = workload.case, workload.inputs[0]
     device = inputs.q.device
     sampled = workload.pairs > _ALL_POINTS_PAIRS[device.type]
@@ -75,20 +86,31 @@ def _compare_operator(workload: Workload) -> tuple[dict[str, Comparison], int | 
         keys = sample_points(case.in_shape, case.seed + 1, SAMPLE_KEYS).to(device)
     else:
         queries, keys = (torch.arange(math.prod(shape), device=device) for shape in (case.out_shape, case.in_shape))
-    outputs = workload.outputs()
     exact = workload.exact(inputs.q, inputs.k, inputs.v)
-    truths = (exact.forward(queries)[0],) if inputs.dy is None else exact.backward(inputs.dy, queries, keys)
-    shapes = expected_shapes(workload)
+    values = (exact.forward(queries)[0],) if inputs.dy is None else exact.backward(inputs.dy, queries, keys)
+    names = workload.output_names
+    points = {name: keys if name in ("dk", "dv") else queries for name in names}
+    return ExactOutputs(dict(zip(names, values, strict=True)), points, int(queries.numel()) if sampled else None)
 
-    def at_points(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-        points = keys if name in ("dk", "dv") else queries
-        return lambda output: by_point(output, case.heads)[points]
 
-    compared = {
-        name: _compare(name, outputs[name], truth, workload, shape=shapes[name], chosen=at_points(name))
-        for name, truth in zip(outputs, truths, strict=True)
+def compare_outputs(outputs: dict[str, torch.Tensor], exact: ExactOutputs, workload: Workload) -> dict[str, Comparison]:
+    """Compare outputs of the operator, whoever computed them, with float64."""
+    shapes, heads = expected_shapes(workload), workload.case.heads
+
+    def at_points(points: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda output: by_point(output, heads)[points]
+
+    return {
+        name: _compare(name, outputs[name], value, workload, shape=shapes[name], chosen=at_points(exact.points[name]))
+        for name, value in exact.values.items()
     }
-    return compared, int(queries.numel()) if sampled else None
+
+
+def _compare_operator(workload: Workload) -> tuple[dict[str, Comparison], int | None]:
+    """Compare every output of the operator, at all points or at as many sampled queries as are returned."""
+    outputs = workload.outputs()
+    exact = exact_outputs(workload)
+    return compare_outputs(outputs, exact, workload), exact.sampled
 
 
 def _compare_layer(workload: Workload) -> tuple[dict[str, Comparison], None]:
