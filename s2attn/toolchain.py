@@ -32,6 +32,7 @@ CPU_SOURCES = (
     "csrc/cpu/backward.cpp",
     "csrc/cpu/blocks.cpp",
     "csrc/cpu/forward.cpp",
+    "csrc/cpu/forward_unpacked.cpp",
     "csrc/cpu/kept_memory.cpp",
     "csrc/cpu/packed_grid.cpp",
 )

@@ -97,7 +97,14 @@ WIDTHS = {
     for channels in CHANNELS
 }
 
-CASES = DEGENERATE | ORDINARY | WIDTHS
+# Whole vectors of channels and few keys per query: a CPU's forward reads keys where they lie. A row is a block of
+# sixteen queries and one of two; arcs cross the seam, poles see more keys than a group holds, some queries see none.
+FEW_KEYS = {
+    "few_keys_self": case((7, 18), (7, 18), cutoff=0.7, heads=2, channels=64, channels_out=48),
+    "few_keys_down": case((12, 36), (6, 18), cutoff=0.5, channels=64, channels_out=32),
+    "few_keys_up": case((6, 18), (12, 36), cutoff=0.2, heads=3, channels=32),
+}
+CASES = DEGENERATE | ORDINARY | WIDTHS | FEW_KEYS
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 each_case = pytest.mark.parametrize("name", CASES)

@@ -51,11 +51,11 @@ void for_each_block(const Owners& owners, int threads, const Body& body) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 2)
   for (int64_t index = 0; index < total; ++index) {
     OwnerBlock block;
-    const int64_t row_and_head = index / blocks;
-    const int64_t batch_and_row = row_and_head / owners.heads;
-    block.first = static_cast<int32_t>(index % blocks) * kLanes;
+    const int64_t row_and_block = index / owners.heads;
+    const int64_t batch_and_row = row_and_block / blocks;
+    block.first = static_cast<int32_t>(row_and_block % blocks) * kLanes;
     block.count = elements - block.first < kLanes ? elements - block.first : kLanes;
-    block.head = static_cast<int32_t>(row_and_head % owners.heads);
+    block.head = static_cast<int32_t>(index % owners.heads);
     block.batch = batch_and_row / rows;
     block.lat = static_cast<int32_t>(batch_and_row % rows / owners.residues);
     block.residue = static_cast<int32_t>(batch_and_row % rows % owners.residues);

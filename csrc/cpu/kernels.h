@@ -6,6 +6,7 @@
 namespace s2attn::cpu {
 
 void forward(const ForwardParams& params, Storage storage, int threads);
+void forward_unpacked(const ForwardParams& params, Storage storage, int threads);
 void backward(const BackwardParams& params, Storage storage, int threads);
 
 }  // namespace s2attn::cpu

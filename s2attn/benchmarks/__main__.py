@@ -1,8 +1,8 @@
 """``python -m s2attn.benchmarks list | run | profile | versus``: the cases of this commit, and what measures them.
 
-Exit codes of ``list``, ``run`` and ``profile``: 0 with a document, also when cases failed; 1 when none can be written; 2
-for a request that makes no sense. Of ``versus``: 0 when every case has a ratio and right numbers on both sides, 1 when
-one has not, 2 also when the opponent is not installed.
+Exit codes of ``list``, ``run`` and ``profile``: 0 with a document, also when cases failed; 1 when none can be written;
+2 for a request that makes no sense. Of ``versus``: 0 when every case has a ratio and right numbers on both sides, 1
+when one has not, 2 also when the opponent is not installed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ class Work(NamedTuple):
 
 
 def count_pairs(case: Case) -> int:
-    """Return the (query, key) pairs of a case: the entries of psi times its rotations, times the batch."""
+    """Return the (query, key) pairs of a case, times the batch: all, or the entries of psi times its rotations."""
+    if case.psi_nnz is None:
+        return math.prod(case.in_shape) * math.prod(case.out_shape) * case.batch
     return case.psi_nnz * min(case.in_shape[1], case.out_shape[1]) * case.batch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from s2attn.benchmarks.cases import Case
-from s2attn.benchmarks.workload import InputSet, Workload
+from s2attn.benchmarks.operators import NeighborhoodOperator
+from s2attn.benchmarks.workload import Workload
 from s2attn.geometry.arcs import arcs_from_csr
 from s2attn.geometry.quadrature import quadrature_weights
 
@@ -79,16 +79,17 @@ class TorchHarmonics:
 
     def plays(self, case: Case) -> bool:
         """Whether it is neighborhood attention at the level of the operator."""
-        return not case.is_module and not is_global(case)
+        return not case.is_module and not case.is_global
 
     def prepare(self, workload: Workload) -> Rival:
         """Make its operator runnable on the workload's own tensors."""
-        case = workload.case
-        geometry, device = workload.neighborhood, workload.inputs[0].q.device
+        case, operator = workload.case, workload.operator
+        assert isinstance(operator, NeighborhoodOperator)
+        geometry, device = operator.geometry, workload.inputs[0].q.device
         row_off, col_idx = geometry.psi
         arcs, arc_off = arcs_from_csr(row_off, col_idx, geometry.grids.column_shape[1])
         tables = tuple(torch.tensor(array, device=device) for array in (col_idx, row_off, arcs, arc_off))
-        weights = workload.tensors.quad_weights
+        weights = operator.tensors.quad_weights
         extents = (case.heads, case.in_shape[1], *case.out_shape)
         operators: Any = torch.ops.attention_kernels
 
@@ -110,7 +111,7 @@ class MaskedSdpa:
     """Global attention by torch's ``scaled_dot_product_attention`` with the log quadrature weights as a float mask.
 
     That is how torch-harmonics' ``AttentionS2`` computes it: [B, heads, points, channels], contiguous, a mask of one
-    row in the dtype of q. Its backward is autograd's, from what its forward saved.
+    row in the dtype of q. A gradient case is a forward and autograd's backward, as on our side.
     """
 
     def load(self, device: str) -> str:
@@ -119,10 +120,10 @@ class MaskedSdpa:
 
     def plays(self, case: Case) -> bool:
         """Whether every query sees every key."""
-        return not case.is_module and is_global(case)
+        return not case.is_module and case.is_global
 
     def prepare(self, workload: Workload) -> Rival:
-        """Copy the inputs into its layout, and run its forward where the backward is to be timed."""
+        """Copy the inputs into its layout."""
         case = workload.case
         dtype, device = workload.inputs[0].q.dtype, workload.inputs[0].q.device
         weights = torch.tensor(quadrature_weights(*case.in_shape, case.grid_in), device=device)
@@ -135,11 +136,17 @@ class MaskedSdpa:
                 return (functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0),)
 
             return Rival(case, forward, lambda found: {"y": _packed(found[0], case.out_shape)})
-        saved = [_with_graph(entry, case.heads, mask) for entry in workload.inputs]
+        sets = [
+            tuple(_by_head(x, case.heads) for x in (entry.q, entry.k, entry.v, _given(entry.dy)))
+            for entry in workload.inputs
+        ]
 
         def backward(index: int) -> tuple[torch.Tensor, ...]:
-            y, leaves, dy = saved[index % len(saved)]
-            return torch.autograd.grad(y, leaves, dy, retain_graph=True)
+            *operands, dy = sets[index % len(sets)]
+            with torch.enable_grad():
+                q, k, v = (x.detach().requires_grad_() for x in operands)
+                y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+                return torch.autograd.grad(y, (q, k, v), dy)
 
         shapes = {"dq": case.out_shape, "dk": case.in_shape, "dv": case.in_shape}
         return Rival(
@@ -152,11 +159,6 @@ class MaskedSdpa:
 OPPONENTS: dict[str, Opponent] = {"torch_harmonics": TorchHarmonics(), "sdpa_mask": MaskedSdpa()}
 
 
-def is_global(case: Case) -> bool:
-    """Whether every query sees every key."""
-    return case.theta_cutoff >= math.pi
-
-
 def _has_kernel(name: str, device: str) -> bool:
     try:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, device.upper()))
@@ -164,14 +166,9 @@ def _has_kernel(name: str, device: str) -> bool:
         return False
 
 
-def _with_graph(
-    inputs: InputSet, heads: int, mask: torch.Tensor
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
-    assert inputs.dy is not None
-    q, k, v = (_by_head(x, heads).requires_grad_() for x in (inputs.q, inputs.k, inputs.v))
-    with torch.enable_grad():
-        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-    return y, (q, k, v), _by_head(inputs.dy, heads)
+def _given(dy: torch.Tensor | None) -> torch.Tensor:
+    assert dy is not None
+    return dy
 
 
 def _by_head(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -41,4 +41,4 @@ def ratio_of_rounds(ours_ms: Sequence[float], theirs_ms: Sequence[float], confid
 def _coverage(count: int, cut: int) -> float:
     """Probability that the median lies between the values that remain when ``cut`` are taken off each end."""
     outside = sum(math.comb(count, below) for below in range(cut + 1)) / 2**count
-    return max(0.0, 1.0 - 2.0 * outside)
+    return max(0.0, 1.0 - 2.0 * float(outside))

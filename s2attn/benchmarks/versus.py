@@ -133,7 +133,7 @@ def move_cases(cases: Sequence[Case], device: Device, threads: int | None) -> tu
 
     A ratio belongs to no series, so a case may be compared where its suite does not measure it.
     """
-    moved = {}
+    moved: dict[str, Case] = {}
     for case in cases:
         if case.device != device:
             threads_here = (threads or 1) if device == "cpu" else None

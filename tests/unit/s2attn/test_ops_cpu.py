@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from attention_cases import TOLERANCES, Call, Expected, draw, each_dtype, errors
+from attention_cases import FEW_KEYS, TOLERANCES, Call, Expected, draw, each_dtype, errors
 
 from s2attn import AttentionProblem, NeighborhoodAttentionS2, neighborhood, neighborhood_attention
 from s2attn.ops import registration
@@ -85,7 +85,21 @@ def test_results_are_rounded_to_nearest_even(dtype: torch.dtype, nlon: int) -> N
         torch.testing.assert_close(dv[0, 0, key], expected, rtol=0, atol=0, equal_nan=True)
 
 
-@DIRECTIONS
+@pytest.mark.parametrize("name", FEW_KEYS)
+def test_large_scores_of_few_keys_do_not_overflow(name: str) -> None:
+    call = draw(name)
+    call = call._replace(q=200 * call.q)
+    expected = call.expected()
+    y, lse = call.forward()
+    assert expected.lse.max() > 200
+    torch.testing.assert_close(lse.double(), expected.lse, rtol=1e-5, atol=1e-3)
+    assert errors({"y": y}, Expected.of({"y": expected.values["y"]}))["y"] < 1e-4
+
+
+FEW_KEYS_PROBLEMS = [problem for problem, _ in FEW_KEYS.values()]
+
+
+@pytest.mark.parametrize("problem", [SELF, DOWN, UP, *FEW_KEYS_PROBLEMS], ids=["self", "down", "up", *FEW_KEYS])
 @each_dtype
 @pytest.mark.usefixtures("_restored_threads")
 def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threads(
