@@ -23,9 +23,9 @@ struct KeyGroup {
   float weight[kLanes] = {};
   int count = 0;
 
-  // Fills up to a whole quad with the first key, which then counts with a weight of 0.
+  // Fills up to a whole quad with the first key, so that scores are computed four at a time.
   void pad() {
-    for (int j = count; j % 4; ++j) row[j] = row[0], lon[j] = lon[0];
+    for (int j = count; j < kLanes && j % 4; ++j) row[j] = row[0], lon[j] = lon[0];
     for (int j = count; j < kLanes; ++j) weight[j] = 0.0f;
   }
   int32_t last_longitude() const { return *std::max_element(lon, lon + count); }
@@ -113,10 +113,10 @@ class QueryBlock {
     normalizer_[i] += weight;
     float factors[kLanes];
     store_lanes(factors, weight);
-    if (group.count == kLanes)
-      accumulate<kLanes>(0, shift * v_stride_, factors, y);
-    else
-      for (int j = 0; j < group.count; j += 4) accumulate<4>(j, shift * v_stride_, factors + j, y);
+    int j = 0;
+    for (; j + 8 <= group.count; j += 8) accumulate<8>(j, shift * v_stride_, factors + j, y);
+    // one by one: a weight of 0 would not keep out a value that is infinite
+    for (; j < group.count; ++j) accumulate<1>(j, shift * v_stride_, factors + j, y);
   }
 
   void raise_maximum(int i, float candidate) {
@@ -141,12 +141,9 @@ class QueryBlock {
   template <int n>
   void accumulate(int first, int64_t shift, const float* factors, Lanes* y) const {
     for (int32_t c = 0; c < y_vectors_; ++c) {
-      Lanes even = y[c], odd = {};
-      for (int j = 0; j < n; j += 2) {
-        even += factors[j] * load_lanes(values_[first + j] + shift + c * kLanes);
-        odd += factors[j + 1] * load_lanes(values_[first + j + 1] + shift + c * kLanes);
-      }
-      y[c] = even + odd;
+      Lanes sum = y[c];
+      for (int j = 0; j < n; ++j) sum += factors[j] * load_lanes(values_[first + j] + shift + c * kLanes);
+      y[c] = sum;
     }
   }
 

@@ -1,4 +1,4 @@
-"""``python -m s2attn.benchmarks list | run | profile | versus``: the cases of this commit, and what measures them.
+"""``python -m s2attn.benchmarks list | run | profile | versus``: the cases of this commit, and what looks into some.
 
 Exit codes of ``list``, ``run`` and ``profile``: 0 with a document, also when cases failed; 1 when none can be written;
 2 for a request that makes no sense. Of ``versus``: 0 when every case has a ratio and right numbers on both sides, 1
@@ -77,7 +77,9 @@ def _versus(options: argparse.Namespace, clock: Clock) -> int:
 
 def _cases_of_comparison(options: argparse.Namespace) -> tuple[Case, ...]:
     patterns = options.cases or ["cpu/*" if options.device == "cpu" else "full/cuda/*"]
-    chosen = move_cases(select(patterns, None, threads=options.threads), options.device, options.threads)
+    chosen = move_cases(
+        select(patterns, None, threads=options.threads, suite=options.suite), options.device, options.threads
+    )
     cases = tuple(case for case in chosen if OPPONENTS[options.opponent].plays(case))
     if not cases:
         raise NoSuchCaseError(f"{options.opponent} plays none of the cases {[case.name for case in chosen]}")

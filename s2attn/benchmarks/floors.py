@@ -19,7 +19,7 @@ class Work(NamedTuple):
 
 
 def count_pairs(case: Case) -> int:
-    """Return the (query, key) pairs of a case, times the batch: all, or the entries of psi times its rotations."""
+    """Return the (query, key) pairs of a case: entries of psi times rotations times the batch; global: all pairs."""
     if case.psi_nnz is None:
         return math.prod(case.in_shape) * math.prod(case.out_shape) * case.batch
     return case.psi_nnz * min(case.in_shape[1], case.out_shape[1]) * case.batch
@@ -31,7 +31,7 @@ def count_work(case: Case, pairs: int) -> Work:
     Parameters
     ----------
     case
-        ``forward`` or ``backward``; its channels are totals over the heads.
+        ``forward``, ``backward`` or ``forward-backward``; its channels are totals over the heads.
     pairs
         Pairs of a query and a key, times the batch.
 
@@ -41,7 +41,8 @@ def count_work(case: Case, pairs: int) -> Work:
         Two products per pair forward (q.k and the sum of v), five backward (q.k again, dy.v, and the sums of dq, dk
         and dv), an addition and a multiplication per channel each. Bytes: q, k, v and y forward. Backward 7/4 of that:
         q, k, v and dy are read, dq, dk and dv written; exact on equal grids, the mean of down- and upsampling
-        otherwise. Statistics per query and tables are left out.
+        otherwise. ``forward-backward`` has both. Statistics per query and tables are left
+        out.
 
     Raises
     ------
@@ -49,13 +50,17 @@ def count_work(case: Case, pairs: int) -> Work:
         The case is one of the layer, whose projections are not counted.
     """
     if case.is_module:
-        raise ValueError(f"case: got {case.operation}, expected forward or backward of the operator")
+        raise ValueError(f"case: got {case.operation}, expected an operation of the operator")
     c, cv = case.channels_in, case.channels_out
     points = math.prod(case.in_shape) + math.prod(case.out_shape)
     forward_bytes = case.batch * points * (c + cv) * getattr(torch, case.dtype).itemsize
+    forward = Work(forward_bytes, 2.0 * pairs * (c + cv))
+    backward = Work(1.75 * forward_bytes, 2.0 * pairs * (3 * c + 2 * cv))
     if case.operation == "forward":
-        return Work(forward_bytes, 2.0 * pairs * (c + cv))
-    return Work(1.75 * forward_bytes, 2.0 * pairs * (3 * c + 2 * cv))
+        return forward
+    if case.operation == "backward":
+        return backward
+    return Work(forward.size_bytes + backward.size_bytes, forward.flop + backward.flop)
 
 
 def floor_ms(work: Work, dtype: str, ceilings: Ceilings) -> float:

@@ -83,13 +83,13 @@ class TorchHarmonics:
 
     def prepare(self, workload: Workload) -> Rival:
         """Make its operator runnable on the workload's own tensors."""
-        case, operator = workload.case, workload.operator
-        assert isinstance(operator, NeighborhoodOperator)
-        geometry, device = operator.geometry, workload.inputs[0].q.device
+        case = workload.case
+        assert isinstance(workload.operator, NeighborhoodOperator)
+        geometry, device = workload.operator.geometry, workload.inputs[0].q.device
         row_off, col_idx = geometry.psi
         arcs, arc_off = arcs_from_csr(row_off, col_idx, geometry.grids.column_shape[1])
         tables = tuple(torch.tensor(array, device=device) for array in (col_idx, row_off, arcs, arc_off))
-        weights = operator.tensors.quad_weights
+        weights = workload.operator.tensors.quad_weights
         extents = (case.heads, case.in_shape[1], *case.out_shape)
         operators: Any = torch.ops.attention_kernels
 
@@ -111,7 +111,7 @@ class MaskedSdpa:
     """Global attention by torch's ``scaled_dot_product_attention`` with the log quadrature weights as a float mask.
 
     That is how torch-harmonics' ``AttentionS2`` computes it: [B, heads, points, channels], contiguous, a mask of one
-    row in the dtype of q. A gradient case is a forward and autograd's backward, as on our side.
+    row in the dtype of q. ``forward-backward`` is its forward and autograd.
     """
 
     def load(self, device: str) -> str:
@@ -128,30 +128,26 @@ class MaskedSdpa:
         dtype, device = workload.inputs[0].q.dtype, workload.inputs[0].q.device
         weights = torch.tensor(quadrature_weights(*case.in_shape, case.grid_in), device=device)
         mask = weights.log().repeat_interleave(case.in_shape[1])[None].to(dtype)
-        if case.operation == "forward":
-            sets = [tuple(_by_head(x, case.heads) for x in (entry.q, entry.k, entry.v)) for entry in workload.inputs]
+        sets = [[_by_head(x, case.heads) for x in entry[:4] if x is not None] for entry in workload.inputs]
 
-            def forward(index: int) -> tuple[torch.Tensor, ...]:
-                q, k, v = sets[index % len(sets)]
-                return (functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0),)
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
 
-            return Rival(case, forward, lambda found: {"y": _packed(found[0], case.out_shape)})
-        sets = [
-            tuple(_by_head(x, case.heads) for x in (entry.q, entry.k, entry.v, _given(entry.dy)))
-            for entry in workload.inputs
-        ]
+        def forward(index: int) -> tuple[torch.Tensor, ...]:
+            return (attend(*sets[index % len(sets)]),)
 
         def backward(index: int) -> tuple[torch.Tensor, ...]:
-            *operands, dy = sets[index % len(sets)]
+            *inputs, dy = sets[index % len(sets)]
             with torch.enable_grad():
-                q, k, v = (x.detach().requires_grad_() for x in operands)
-                y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-                return torch.autograd.grad(y, (q, k, v), dy)
+                leaves = [x.detach().requires_grad_() for x in inputs]
+                return torch.autograd.grad(attend(*leaves), leaves, dy)
 
-        shapes = {"dq": case.out_shape, "dk": case.in_shape, "dv": case.in_shape}
+        shapes = {"y": case.out_shape}
+        if case.operation != "forward":
+            shapes = {"dq": case.out_shape, "dk": case.in_shape, "dv": case.in_shape}
         return Rival(
             case,
-            backward,
+            forward if case.operation == "forward" else backward,
             lambda found: {name: _packed(x, shapes[name]) for name, x in zip(shapes, found, strict=True)},
         )
 
@@ -166,14 +162,9 @@ def _has_kernel(name: str, device: str) -> bool:
         return False
 
 
-def _given(dy: torch.Tensor | None) -> torch.Tensor:
-    assert dy is not None
-    return dy
-
-
 def _by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """NHWC with packed heads to [B, heads, points, channels], a contiguous copy that no gradient reaches back from."""
-    return x.detach().reshape(x.shape[0], -1, heads, x.shape[3] // heads).transpose(1, 2).contiguous()
+    """NHWC with packed heads to [B, heads, points, channels], a contiguous copy."""
+    return x.reshape(x.shape[0], -1, heads, x.shape[3] // heads).transpose(1, 2).contiguous()
 
 
 def _packed(x: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:

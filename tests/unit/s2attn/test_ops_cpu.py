@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from attention_cases import FEW_KEYS, TOLERANCES, Call, Expected, draw, each_dtype, errors
+from attention_cases import TOLERANCES, Call, Expected, draw, each_dtype, errors
 
 from s2attn import AttentionProblem, NeighborhoodAttentionS2, neighborhood, neighborhood_attention
 from s2attn.ops import registration
@@ -15,6 +15,8 @@ SELF = AttentionProblem((6, 12), (6, 12), heads=2, channels_in=8, channels_out=4
 DOWN = AttentionProblem((12, 24), (6, 12), theta_cutoff=0.5, heads=2, channels_in=8, channels_out=4)
 UP = AttentionProblem((6, 12), (12, 36), heads=2, channels_in=8, channels_out=4)
 DIRECTIONS = pytest.mark.parametrize("problem", [SELF, DOWN, UP], ids=["self", "down", "up"])
+# a forward of these reads keys where they lie
+FEW_KEYS = ("few_keys", "few_keys_down", "few_keys_up")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,13 +47,14 @@ def patterns(dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
-# two longitudes are converted one by one, four of them together
-@pytest.mark.parametrize("nlon", [2, 4])
+# two longitudes are converted one by one, four of them together; with 16 channels sixteen values of a key are
+@pytest.mark.parametrize(("nlon", "channels_in"), [(2, 1), (4, 1), (2, 16)])
 @HALVES
-def test_every_value_of_a_type_is_read_and_written_as_it_is(dtype: torch.dtype, nlon: int) -> None:
+def test_every_value_of_a_type_is_read_and_written_as_it_is(dtype: torch.dtype, nlon: int, channels_in: int) -> None:
     values = patterns(dtype)
     channels = values.numel() // nlon
-    problem = AttentionProblem((1, nlon), (1, nlon), *2 * ["legendre-gauss"], 1e-3, channels_out=channels)
+    grid = ((1, nlon), (1, nlon), *2 * ["legendre-gauss"])
+    problem = AttentionProblem(*grid, 1e-3, channels_in=channels_in, channels_out=channels)
     call = draw(problem, batch=1, dtype=dtype)._replace(v=values.view(1, 1, nlon, channels))
     call = call._replace(q=torch.zeros_like(call.q))
     arguments = _changed(call, quad_weights=torch.ones(1))  # so that y = v, without rounding
@@ -86,26 +89,23 @@ def test_results_are_rounded_to_nearest_even(dtype: torch.dtype, nlon: int) -> N
 
 
 @pytest.mark.parametrize("name", FEW_KEYS)
-def test_large_scores_of_few_keys_do_not_overflow(name: str) -> None:
+def test_large_scores_do_not_overflow(name: str) -> None:
     call = draw(name)
-    call = call._replace(q=200 * call.q)
+    call = call._replace(q=400 * call.q)
     expected = call.expected()
     y, lse = call.forward()
-    assert expected.lse.max() > 200
+    assert expected.lse.max() > 500
     torch.testing.assert_close(lse.double(), expected.lse, rtol=1e-5, atol=1e-3)
-    assert errors({"y": y}, Expected.of({"y": expected.values["y"]}))["y"] < 1e-4
+    assert errors({"y": y}, expected)["y"] < 1e-3
 
 
-FEW_KEYS_PROBLEMS = [problem for problem, _ in FEW_KEYS.values()]
-
-
-@pytest.mark.parametrize("problem", [SELF, DOWN, UP, *FEW_KEYS_PROBLEMS], ids=["self", "down", "up", *FEW_KEYS])
+@pytest.mark.parametrize("given", [SELF, DOWN, UP, *FEW_KEYS], ids=["self", "down", "up", *FEW_KEYS])
 @each_dtype
 @pytest.mark.usefixtures("_restored_threads")
 def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threads(
-    problem: AttentionProblem, dtype: torch.dtype
+    given: AttentionProblem | str, dtype: torch.dtype
 ) -> None:
-    call = draw(problem, dtype=dtype)
+    call = draw(given, dtype=dtype)
     torch.set_num_threads(1)
     expected = (*call.forward(), *call.backward())
     for threads in (1, 2, 3):

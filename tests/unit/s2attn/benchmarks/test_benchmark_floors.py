@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from s2attn.benchmarks.cases import Case
@@ -58,6 +60,15 @@ def test_channels_of_values_and_batches_are_counted_as_they_are(make_case) -> No
     assert count_pairs(case) == 3 * 16 * case.psi_nnz
 
 
+def test_global_attention_pairs_everything_and_its_backward_comes_with_the_forward(make_case) -> None:
+    fields = {"theta_cutoff": None, "psi_nnz": None, "channels_in": 4, "channels_out": 6, "batch": 3}
+    forward, both = (replace(make_case(operation=name), **fields) for name in ("forward", "forward-backward"))
+    assert count_pairs(forward) == 3 * 128 * 128
+    size_bytes, flop = 3 * 256 * 10 * 4, 2 * 100 * 10
+    assert count_work(forward, 100) == Work(size_bytes, flop)
+    assert count_work(both, 100) == Work(2.75 * size_bytes, flop + 2 * 100 * 24)
+
+
 def test_the_longer_of_bytes_and_products_is_the_floor() -> None:
     ceilings = Ceilings(2.0, {"fp32": 4.0})
     assert floor_ms(Work(2e9, 1e9), "float32", ceilings) == pytest.approx(1.0)
@@ -71,5 +82,5 @@ def test_half_types_use_matrix_units_where_there_are_any() -> None:
 
 
 def test_the_layer_has_no_floor(make_case) -> None:
-    with pytest.raises(ValueError, match="got module-forward, expected forward or backward"):
+    with pytest.raises(ValueError, match="got module-forward, expected an operation of the operator"):
         count_work(make_case(operation="module-forward", channels_out=4), 1)

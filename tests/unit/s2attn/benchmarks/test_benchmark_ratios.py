@@ -28,7 +28,7 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(2000):
         found = ratio_of_rounds([1.0] * 20, [draw.lognormvariate(0.0, 0.3) for _ in range(10) for _ in range(2)])
-        covered += found.low <= 1.0085 <= found.high  # the median of the mean of two, from 10^7 draws
+        covered += found.low <= 1.0218 <= found.high  # the median of the mean of two, from 5 10^6 draws
     assert 0.96 < covered / 2000 < 0.995  # 0.9785 with ranks 2 and 9
 
 
