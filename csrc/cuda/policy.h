@@ -66,10 +66,9 @@ inline constexpr GatherPolicy kGatherPolicies[] = {
 };
 // Every tile that is compiled, the first that fits is taken.
 //
-// Found on an H200 (sm_90, self-attention and downsampling at 0.5 and 1 degree, cutoffs 0.017 and 0.03, C = 64,
-// 2026-11): 2 x 32 owners per block are 4-10 % faster than 4 x 16 in every case, 4 x 16 with two warps for each owner
-// 0-80 % slower; 3 stages instead of 2 cost 3-25 %, and stages that never cut a strip in two 5-40 %, because there are
-// more of them. Other architectures take these rows untuned.
+// Found on an H200 (sm_90, self-attention and downsampling at 0.5 and 1 degree, cutoffs 0.017 and 0.03, C = 64, 2026-11):
+// 2 x 32 owners per block are 3-12 % faster than 4 x 16 in every case; 3 stages instead of 2 cost 1-25 %. Rows for 32
+// channels were not timed, and other architectures take all of them untuned.
 struct TileEntry {
   int element_bytes;
   Pass pass;
