@@ -33,8 +33,8 @@ float inner_product(const storage_t* a, const storage_t* b, int32_t count) {
   return sum;
 }
 
-template <typename storage_t>
 // Leaves delta in the workspace.
+template <typename storage_t>
 void compute_delta(const BackwardParams& params, int threads) {
   const Shape& shape = params.shape;
   const auto* dy = static_cast<const storage_t*>(params.dy);

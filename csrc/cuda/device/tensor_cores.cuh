@@ -87,6 +87,22 @@ constexpr int tile_row_bytes() {
   return kChannels * static_cast<int>(sizeof(storage_t)) + 16;
 }
 
+// Sums of a warp's 16 owners: the accumulators of a product with each group of 8 channels.
+template <int kChannels>
+struct TileSums {
+  float values[kChannels / 8][4] = {};
+
+  __device__ void scale(float first, float second) {
+#pragma unroll
+    for (auto& group : values) {
+      group[0] *= first;
+      group[1] *= first;
+      group[2] *= second;
+      group[3] *= second;
+    }
+  }
+};
+
 template <typename storage_t, int kChannels>
 class TensorCores {
  public:
@@ -96,19 +112,7 @@ class TensorCores {
   struct OwnerTile {
     uint32_t values[kChannels / 16][4];
   };
-  struct SumTile {
-    float values[kChannels / 8][4] = {};
-
-    __device__ void scale(float first, float second) {
-#pragma unroll
-      for (auto& group : values) {
-        group[0] *= first;
-        group[1] *= first;
-        group[2] *= second;
-        group[3] *= second;
-      }
-    }
-  };
+  using SumTile = TileSums<kChannels>;
 
   static constexpr int kColumnStep = 1;
   static __device__ int first_column() { return lane_index() % 4 * 2; }
@@ -226,19 +230,7 @@ class TensorCores<float, kChannels> {
   struct OwnerTile {
     float4 values[kChannels / 16][2];
   };
-  struct SumTile {
-    float values[kChannels / 8][4] = {};
-
-    __device__ void scale(float first, float second) {
-#pragma unroll
-      for (auto& group : values) {
-        group[0] *= first;
-        group[1] *= first;
-        group[2] *= second;
-        group[3] *= second;
-      }
-    }
-  };
+  using SumTile = TileSums<kChannels>;
 
   static constexpr int kColumnStep = 4;
   static __device__ int first_column() { return lane_index() % 4; }
