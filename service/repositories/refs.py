@@ -64,7 +64,8 @@ def git_environment() -> MappingProxyType[str, str]:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks, inside a request
+            "GIT_NO_LAZY_FETCH": "1",  # a partial clone would fetch what it lacks, inside a request
+            "GIT_ALLOW_PROTOCOL": "none",  # where git is older than that (2.39.4); there its fetch fails instead
         }
     )
 
