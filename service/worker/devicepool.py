@@ -1,4 +1,7 @@
-"""Lends each of a worker's devices to one measurement at a time."""
+"""Lends each of a worker's devices to one measurement at a time, and the CPU only while no GPU of the host is lent.
+
+A measurement of the CPU counts the load of every other process against itself, and what feeds a GPU is such a load.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,39 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from service.engine import WorkerStopping
 from service.worker.devices import MeasuringDevice
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """A measurement that has no device yet."""
+
+    device_class: str
 
 
 class DevicePool:
     """The devices whose locks this worker holds."""
 
     def __init__(self, devices: Sequence[MeasuringDevice], stopping: threading.Event) -> None:
-        self._free = list(devices)
         self._all = list(devices)
         self._busy: set[str] = set()
         self._unfit: dict[str, str] = {}
+        self._line: list[_Waiting] = []
         self._stopping = stopping
         self._changed = threading.Condition()
 
     @contextmanager
     def borrow(self, device_class: str) -> Iterator[MeasuringDevice]:
-        """Yield a device of the class, waiting for one to come free."""
+        """Yield a device of the class, waiting for one to come free and for what would disturb it to end."""
         device = self._take(device_class)
         try:
             yield device
         finally:
             with self._changed:
                 self._busy.discard(device.uuid)
-                if device.uuid not in self._unfit:
-                    self._free.append(device)
                 self._changed.notify_all()
 
     def take_out(self, device: MeasuringDevice, reason: str) -> None:
@@ -56,13 +65,35 @@ class DevicePool:
         return ("busy" if uuid in self._busy else "ready"), None
 
     def _take(self, device_class: str) -> MeasuringDevice:
+        waiting = _Waiting(device_class)
         with self._changed:
-            while True:
-                for device in self._free:
-                    if device.device_class == device_class:
-                        self._free.remove(device)
+            self._line.append(waiting)
+            try:
+                while True:
+                    device = self._first_free(waiting)
+                    if device is not None:
                         self._busy.add(device.uuid)
                         return device
-                self._changed.wait(0.5)
-                if self._stopping.is_set():
-                    raise WorkerStopping
+                    self._changed.wait(0.5)
+                    if self._stopping.is_set():
+                        raise WorkerStopping
+            finally:
+                self._line.remove(waiting)
+                self._changed.notify_all()
+
+    def _first_free(self, waiting: _Waiting) -> MeasuringDevice | None:
+        """Return a device that a measurement may have now; who came earlier and is disturbed by it goes first."""
+        before = self._line[: self._line.index(waiting)]
+        for device in self._of_class(waiting.device_class):
+            working = [other for other in self._all if other.uuid in self._busy]
+            earlier = [other for one in before for other in self._of_class(one.device_class)]
+            if device.uuid not in self._busy and not any(_disturbs(device, other) for other in (*working, *earlier)):
+                return device
+        return None
+
+    def _of_class(self, device_class: str) -> list[MeasuringDevice]:
+        return [one for one in self._all if one.device_class == device_class and one.uuid not in self._unfit]
+
+
+def _disturbs(one: MeasuringDevice, other: MeasuringDevice) -> bool:
+    return (one.kind == "cpu") != (other.kind == "cpu")
