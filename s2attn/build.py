@@ -8,7 +8,8 @@ flags; see `s2attn.toolchain`) is one directory that appears there complete, by 
     <key>/build.log        every command and its output
 
 A cache that cannot be written to serves the keys it holds. ``S2ATTN_CCACHE=1`` puts ccache before the compilers,
-``CXX`` and ``CUDA_HOME`` choose them, ``S2ATTN_CUDA_ARCH`` names GPU architectures where no GPU is visible.
+``CXX`` and ``CUDA_HOME`` choose them, ``S2ATTN_CUDA_ARCH`` names GPU architectures where no GPU is visible,
+``S2ATTN_CUDA_TUNING=1`` adds the policies that ``python -m s2attn.benchmarks tune`` tries, which takes minutes.
 """
 
 from __future__ import annotations

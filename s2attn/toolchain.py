@@ -59,6 +59,9 @@ CPU_KERNEL_FLAGS = ("-O3", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast")
 BINDING_FLAGS = ("-O1",)
 # uncompressed, so that the machine code in the library can be found and measured
 NVCC_FLAGS = ("-std=c++20", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall", "-Xptxas=-v", "--no-compress")
+# compiles every tile policy's neighbors too (csrc/cuda/tunings.h), from which `s2attn.benchmarks tune` chooses
+TUNING_VARIABLE = "S2ATTN_CUDA_TUNING"
+TUNING_FLAG = "-DS2ATTN_TUNING"
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,9 @@ def _plan_cuda(root: Path) -> BuildPlan:
     compiler = _find_host_compiler()
     arch = _cuda_architectures()
     targets = tuple(f"-gencode=arch=compute_{name},code=sm_{name}" for name in arch)
-    kernel = (str(nvcc), f"-ccbin={compiler}", *NVCC_FLAGS, *targets)
+    tuning = (TUNING_FLAG,) if os.environ.get(TUNING_VARIABLE, "0") not in ("", "0") else ()
+    flags = (*NVCC_FLAGS, *tuning, *targets)
+    kernel = (str(nvcc), f"-ccbin={compiler}", *flags)
     units = tuple(
         CompileUnit(source, kernel if source.endswith(".cu") else (compiler, *HOST_FLAGS, *_flags_of(source, ())))
         for source in CUDA_SOURCES
@@ -196,7 +201,6 @@ def _plan_cuda(root: Path) -> BuildPlan:
     linker = (str(nvcc), f"-ccbin={compiler}", "-shared", "-cudart=shared")
     libraries = ("-ltorch_cuda", "-ltorch_cpu", "-lc10", *shared_runtime(compiler))
     identity = {"compiler": _output(compiler, "--version"), "nvcc": version, "cuda": torch.version.cuda, "arch": arch}
-    flags = (*NVCC_FLAGS, *targets)
     return BuildPlan(
         device="cuda",
         root=root,

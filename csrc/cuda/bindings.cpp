@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "../checks.h"
 #include "launch.h"
@@ -30,7 +32,8 @@ std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& q, const at::T
   const c10::DeviceGuard guard(q.device());
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
-  cuda::forward(forward_params(in, out.y, out.lse), storage, current_stream(q));
+  const ForwardParams params = forward_params(in, out.y, out.lse);
+  cuda::forward(params, {storage, query_arcs.size(0), key_arcs.size(0)}, current_stream(q));
   return {out.y, out.lse};
 }
 
@@ -44,22 +47,37 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cuda(
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
   const BackwardOutputs out = backward_outputs(in, needs);
-  cuda::backward(backward_params(in, out), storage, current_stream(q));
+  const BackwardParams params = backward_params(in, out);
+  cuda::backward(params, {storage, query_arcs.size(0), key_arcs.size(0)}, current_stream(q));
   return {out.dq, out.dk, out.dv};
 }
 
-// Which kernels serve tensors of these shapes on the current GPU, in words; for the record beside a measurement.
-std::string cuda_policy(at::IntArrayRef out_shape, at::IntArrayRef in_shape, int64_t heads, int64_t channels,
-                        int64_t channels_out, at::ScalarType dtype, bool backward) {
+// A problem whose tensors do not exist: batch 1.
+Shape described_shape(at::IntArrayRef out_shape, at::IntArrayRef in_shape, int64_t heads, at::IntArrayRef channels) {
   const auto extent = [](int64_t value) { return static_cast<int32_t>(value); };
-  const Shape shape{1,
-                    extent(heads),
-                    extent(channels),
-                    extent(channels_out),
-                    {extent(out_shape[0]), extent(out_shape[1])},
-                    {extent(in_shape[0]), extent(in_shape[1])}};
-  const Storage storage = storage_of(dtype, "CUDA");
-  return backward ? cuda::describe_backward(shape, storage) : cuda::describe_forward(shape, storage);
+  return {1,
+          extent(heads),
+          extent(channels[0]),
+          extent(channels[1]),
+          {extent(out_shape[0]), extent(out_shape[1])},
+          {extent(in_shape[0]), extent(in_shape[1])}};
+}
+
+// Which kernels serve tensors of these shapes on the current GPU, in words; for the record beside a measurement.
+// channels: per head, of q and k and of v; arcs: of the query and the key table.
+std::string cuda_policy(at::IntArrayRef out_shape, at::IntArrayRef in_shape, at::IntArrayRef arcs, int64_t heads,
+                        at::IntArrayRef channels, at::ScalarType dtype, bool backward) {
+  const Shape shape = described_shape(out_shape, in_shape, heads, channels);
+  const cuda::Call call{storage_of(dtype, "CUDA"), arcs[0], arcs[1]};
+  return backward ? cuda::describe_backward(shape, call) : cuda::describe_forward(shape, call);
+}
+
+// What may be measured in place of the policy that serves a pass of such tensors, as S2ATTN_CUDA_TILE takes it.
+std::vector<std::string> cuda_candidates(at::IntArrayRef out_shape, at::IntArrayRef in_shape, at::IntArrayRef arcs,
+                                         int64_t heads, at::IntArrayRef channels, at::ScalarType dtype,
+                                         std::string_view pass) {
+  const Shape shape = described_shape(out_shape, in_shape, heads, channels);
+  return cuda::list_candidates(shape, {storage_of(dtype, "CUDA"), arcs[0], arcs[1]}, pass);
 }
 
 }  // namespace
@@ -67,9 +85,13 @@ std::string cuda_policy(at::IntArrayRef out_shape, at::IntArrayRef in_shape, int
 
 TORCH_LIBRARY_FRAGMENT(s2attn, m) {
   m.def(
-      "cuda_policy(int[2] out_shape, int[2] in_shape, int heads, int channels, int channels_out, ScalarType dtype, "
+      "cuda_policy(int[2] out_shape, int[2] in_shape, int[2] arcs, int heads, int[2] channels, ScalarType dtype, "
       "bool backward) -> str",
       &s2attn::cuda_policy);
+  m.def(
+      "cuda_candidates(int[2] out_shape, int[2] in_shape, int[2] arcs, int heads, int[2] channels, ScalarType dtype, "
+      "str kernel_pass) -> str[]",
+      &s2attn::cuda_candidates);
 }
 
 TORCH_LIBRARY_IMPL(s2attn, CUDA, m) {

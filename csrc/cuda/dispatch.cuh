@@ -8,7 +8,7 @@
 
 #include "instances/instances.h"
 #include "kernels/launch_bounds.cuh"
-#include "policy.h"
+#include "tunings.h"
 
 namespace s2attn::cuda {
 
@@ -16,6 +16,16 @@ inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status));
 }
+
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "asking what the GPU has");
+  return value;
+}
+
+constexpr size_t kDefaultSharedBytes = 48 * 1024;  // what a block may have without asking
 
 struct LaunchSize {
   int64_t blocks;
@@ -25,12 +35,11 @@ struct LaunchSize {
 
 template <typename Params>
 void launch(void (*kernel)(Params), const Params& params, const LaunchSize& size, cudaStream_t stream) {
-  constexpr size_t kDefaultMemory = 48 * 1024;  // what a block has without asking
   if (size.blocks == 0) return;
   if (size.blocks > INT32_MAX)
     throw std::invalid_argument("points times heads: got " + std::to_string(size.blocks) +
                                 " blocks, expected below 2^31");
-  if (size.shared_bytes > kDefaultMemory)
+  if (size.shared_bytes > kDefaultSharedBytes)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(size.shared_bytes)),
           "asking for shared memory");
@@ -40,10 +49,10 @@ void launch(void (*kernel)(Params), const Params& params, const LaunchSize& size
 
 [[noreturn]] inline void throw_not_compiled(const KernelPolicy& policy) {
   std::string compiled;
-  for (const GatherPolicy& known : kGatherPolicies)
-    compiled.append(" ").append(to_string(KernelPolicy{Variant::gather, known, {}}));
-  for (const TileEntry& known : kTilePolicies)
-    compiled.append(" ").append(to_string(KernelPolicy{Variant::tile, {}, known.policy}));
+  for (const GatherRow& known : kGatherTable)
+    compiled.append(" ").append(to_string(KernelPolicy{Variant::gather, known.policy, {}, true}));
+  for (const TileRow& known : kTileTable)
+    compiled.append(" ").append(to_string(KernelPolicy{Variant::tile, {}, known.policy, true}));
   throw std::invalid_argument("policy: got " + to_string(policy) + ", expected one of" + compiled);
 }
 

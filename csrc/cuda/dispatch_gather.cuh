@@ -13,15 +13,15 @@ namespace s2attn::cuda {
 
 // As many warps per block as the shared memory of a block allows.
 inline LaunchSize warp_per_owner(const Shape& shape, Grid owners, int floats_per_warp) {
-  constexpr size_t kBlockMemory = 227 * 1024;   // the most a block may ask for on sm_90
-  constexpr size_t kDefaultMemory = 48 * 1024;  // what it has without asking
   const size_t bytes_per_warp = floats_per_warp * sizeof(float);
   uint32_t warps = kWarpsPerBlock;
-  while (warps > 1 && warps * bytes_per_warp > kDefaultMemory) warps /= 2;
+  while (warps > 1 && warps * bytes_per_warp > kDefaultSharedBytes) warps /= 2;
   const size_t bytes = warps * bytes_per_warp;
-  if (bytes > kBlockMemory)
-    throw std::invalid_argument("channels per head: got " + std::to_string(bytes) +
-                                " bytes of sums per point, expected at most " + std::to_string(kBlockMemory));
+  if (bytes > kDefaultSharedBytes)
+    if (const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); bytes > static_cast<size_t>(most))
+      throw std::invalid_argument("channels per head: got " + std::to_string(bytes) +
+                                  " bytes of sums per point, expected at most " + std::to_string(most) +
+                                  ", the shared memory of a block of this GPU");
   return {shape.batch * owners.nlat * shape.heads * blocks_per_row(owners, warps), warps * kWarp, bytes};
 }
 
@@ -53,19 +53,34 @@ void launch_gather_forward(const KernelPolicy& policy, const ForwardParams& para
 }
 
 template <typename storage_t>
-void launch_gather_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
+void launch_backward_statistics(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
   const Shape& shape = params.shape;
-  const int floats = policy.gather.in_shared_memory() ? backward_floats_per_warp(shape) : 0;
+  if (policy.variant != Variant::two_pass)
+    return launch(backward_statistics<storage_t>, params, warp_per_owner(shape, shape.query, 0), stream);
   with_row(policy, [&](auto row) {
     using Row = typename decltype(row)::type;
-    if (policy.variant == Variant::two_pass)
-      launch(backward_statistics_two_pass<storage_t, Row>, params, warp_per_owner(shape, shape.query, floats), stream);
-    else
-      launch(backward_statistics<storage_t>, params, warp_per_owner(shape, shape.query, 0), stream);
-    if (params.dq)
-      launch(backward_query_gather<storage_t, Row>, params, warp_per_owner(shape, shape.query, floats), stream);
-    if (params.dk || params.dv)
-      launch(backward_key_gather<storage_t, Row>, params, warp_per_owner(shape, shape.key, floats), stream);
+    const int floats = policy.gather.in_shared_memory() ? backward_floats_per_warp(shape) : 0;
+    launch(backward_statistics_two_pass<storage_t, Row>, params, warp_per_owner(shape, shape.query, floats), stream);
+  });
+}
+
+template <typename storage_t>
+void launch_gather_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
+  const Shape& shape = params.shape;
+  with_row(policy, [&](auto row) {
+    using Row = typename decltype(row)::type;
+    const int floats = policy.gather.in_shared_memory() ? backward_floats_per_warp(shape) : 0;
+    launch(backward_query_gather<storage_t, Row>, params, warp_per_owner(shape, shape.query, floats), stream);
+  });
+}
+
+template <typename storage_t>
+void launch_gather_backward_key(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
+  const Shape& shape = params.shape;
+  with_row(policy, [&](auto row) {
+    using Row = typename decltype(row)::type;
+    const int floats = policy.gather.in_shared_memory() ? backward_floats_per_warp(shape) : 0;
+    launch(backward_key_gather<storage_t, Row>, params, warp_per_owner(shape, shape.key, floats), stream);
   });
 }
 

@@ -1,38 +1,47 @@
 // Launches the tensor core kernels: one block per tile of owners and head.
 #pragma once
 
-#include "device/owners.cuh"
 #include "dispatch.cuh"
-#include "kernels/backward_statistics.cuh"
 #include "kernels/backward_tile.cuh"
 #include "kernels/forward_tile.cuh"
 
 namespace s2attn::cuda {
 
-// Row kIndex of kTilePolicies as a type.
-template <int kIndex>
-struct Tile {
-  static constexpr TilePolicy kPolicy = kTilePolicies[kIndex].policy;
-  static constexpr int kChannels = kPolicy.channels;
-  static constexpr int kGroups = kPolicy.groups;
-  static constexpr int kBlocks = kPolicy.blocks;
-  using Layout = TileLayout<kPolicy.octets, kPolicy.stage_rows, kPolicy.stages>;
+template <typename storage_t>
+constexpr Storage kStorage = Storage::float32;
+template <>
+inline constexpr Storage kStorage<__half> = Storage::float16;
+template <>
+inline constexpr Storage kStorage<__nv_bfloat16> = Storage::bfloat16;
 
-  template <typename storage_t, bool kStatistics>
+// A TilePolicy as a type.
+template <int kChannels_, int kOctets, int kStageRows, int kStages, int kGroups_, int kBlocks_>
+struct Tile {
+  static constexpr int kChannels = kChannels_;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kBlocks = kBlocks_;
+  using Layout = TileLayout<kOctets, kStageRows, kStages>;
+
+  template <typename storage_t, Pass kPass>
   static LaunchSize size(const Shape& shape, const GatherTable& table, Grid owners) {
-    return {shape.batch * shape.heads * tiles_per_head<Layout>(table, owners), Layout::kThreads,
-            StageMemory<Layout, storage_t, kChannels, kStatistics>::kBytes};
+    constexpr int kBytes = StageMemory<Layout, storage_t, kChannels, kPass == Pass::backward_key>::kBytes;
+    static_assert(kBytes == shared_bytes({kChannels, kOctets, kStageRows, kStages, kGroups, kBlocks},
+                                         kStorage<storage_t>, kPass));
+    return {shape.batch * shape.heads * tiles_per_head<Layout>(table, owners), Layout::kThreads, kBytes};
   }
 };
 
 // Calls visit(Type<Tile>{}) for the tile of a compiled policy.
 template <typename storage_t, Pass kPass, int kIndex = 0, typename Visit>
 void with_tile(const KernelPolicy& policy, const Visit& visit) {
-  if constexpr (kIndex == kTilePolicyCount) {
+  constexpr TileList kCompiled = compiled_tiles(kStorage<storage_t>, kPass);
+  if constexpr (kIndex == kCompiled.count) {
     throw_not_compiled(policy);
   } else {
-    if constexpr (kTilePolicies[kIndex].element_bytes == sizeof(storage_t) && kTilePolicies[kIndex].pass == kPass)
-      if (policy.tile == kTilePolicies[kIndex].policy) return visit(Type<Tile<kIndex>>{});
+    constexpr TilePolicy kTile = kCompiled.tiles[kIndex];
+    if (policy.tile == kTile)
+      return visit(Type<Tile<kTile.channels, kTile.octets, kTile.stage_rows, kTile.stages, kTile.groups,
+                             kTile.blocks>>{});
     with_tile<storage_t, kPass, kIndex + 1>(policy, visit);
   }
 }
@@ -42,27 +51,27 @@ void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params
   with_tile<storage_t, Pass::forward>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
     launch(forward_tile<T, storage_t>, params,
-           T::template size<storage_t, false>(params.shape, params.query_table, params.shape.query), stream);
+           T::template size<storage_t, Pass::forward>(params.shape, params.query_table, params.shape.query), stream);
   });
 }
 
 template <typename storage_t>
-void launch_tile_backward(const BackwardPolicies& policies, const BackwardParams& params, cudaStream_t stream) {
-  const Shape& shape = params.shape;
-  const int64_t blocks = shape.batch * shape.query.nlat * shape.heads * blocks_per_row(shape.query, kWarpsPerBlock);
-  launch(backward_statistics<storage_t>, params, {blocks, kBlockThreads, 0}, stream);
-  if (params.dq)
-    with_tile<storage_t, Pass::backward_query>(policies.query, [&](auto type) {
-      using T = typename decltype(type)::type;
-      launch(backward_query_tile<T, storage_t>, params,
-             T::template size<storage_t, false>(shape, params.query_table, shape.query), stream);
-    });
-  if (params.dk || params.dv)
-    with_tile<storage_t, Pass::backward_key>(policies.key, [&](auto type) {
-      using T = typename decltype(type)::type;
-      launch(backward_key_tile<T, storage_t>, params,
-             T::template size<storage_t, true>(shape, params.key_table, shape.key), stream);
-    });
+void launch_tile_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
+  with_tile<storage_t, Pass::backward_query>(policy, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(backward_query_tile<T, storage_t>, params,
+           T::template size<storage_t, Pass::backward_query>(params.shape, params.query_table, params.shape.query),
+           stream);
+  });
+}
+
+template <typename storage_t>
+void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
+  with_tile<storage_t, Pass::backward_key>(policy, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(backward_key_tile<T, storage_t>, params,
+           T::template size<storage_t, Pass::backward_key>(params.shape, params.key_table, params.shape.key), stream);
+  });
 }
 
 }  // namespace s2attn::cuda

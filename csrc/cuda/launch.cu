@@ -14,7 +14,7 @@
 #include "dispatch.cuh"
 #include "instances/instances.h"
 #include "launch.h"
-#include "policy.h"
+#include "select.h"
 
 namespace s2attn::cuda {
 
@@ -27,29 +27,30 @@ int alignment_of(std::initializer_list<const void*> tensors) {
   return static_cast<int>(alignment);
 }
 
-int current_architecture() {
-  int device = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&device), "asking for the current GPU");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its architecture");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "asking for its architecture");
-  return 10 * major + minor;
-}
-
-ProblemFacts facts_of(const Shape& shape, Storage storage, std::initializer_list<const void*> tensors) {
+ProblemFacts facts_of(const Shape& shape, const Call& call, Pass pass, std::initializer_list<const void*> tensors) {
   const auto points = [](Grid grid) { return int64_t{grid.nlat} * grid.nlon; };
-  return {shape.channels,
-          shape.channels_out,
-          storage == Storage::float32 ? 4 : 2,
-          alignment_of(tensors),
-          std::max(points(shape.query), points(shape.key)),
-          int64_t{shape.heads} * std::max(shape.channels, shape.channels_out),
-          current_architecture()};
+  const bool by_key = pass == Pass::backward_key;
+  return {.channels = shape.channels,
+          .channels_out = shape.channels_out,
+          .storage = call.storage,
+          .alignment_bytes = alignment_of(tensors),
+          .points = std::max(points(shape.query), points(shape.key)),
+          .features = int64_t{shape.heads} * std::max(shape.channels, shape.channels_out),
+          .width = by_key ? neighborhood_width(call.key_arcs, shape.key, shape.query)
+                          : neighborhood_width(call.query_arcs, shape.query, shape.key),
+          .architecture = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
+                          device_attribute(cudaDevAttrComputeCapabilityMinor),
+          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
 }
 
-// The variant that every call takes, by its name; empty: whichever fits best.
-std::string_view requested_variant() {
-  const char* variant = std::getenv("S2ATTN_CUDA_VARIANT");
-  return variant ? variant : "";
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+KernelPolicy choose(const Shape& shape, const Call& call, Pass pass, std::initializer_list<const void*> tensors) {
+  const Requests requests{environment("S2ATTN_CUDA_VARIANT"), environment("S2ATTN_CUDA_TILE")};
+  return select_policy(facts_of(shape, call, pass, tensors), pass, requests);
 }
 
 template <typename Visit>
@@ -67,10 +68,9 @@ void with_storage(Storage storage, const Visit& visit) {
 
 }  // namespace
 
-void forward(const ForwardParams& params, Storage storage, void* stream) {
-  const ProblemFacts facts = facts_of(params.shape, storage, {params.q, params.k, params.v, params.y});
-  const KernelPolicy policy = select_policy(facts, Pass::forward, requested_variant());
-  with_storage(storage, [&](auto element) {
+void forward(const ForwardParams& params, const Call& call, void* stream) {
+  const KernelPolicy policy = choose(params.shape, call, Pass::forward, {params.q, params.k, params.v, params.y});
+  with_storage(call.storage, [&](auto element) {
     using storage_t = decltype(element);
     const auto launch =
         policy.variant == Variant::tile ? launch_tile_forward<storage_t> : launch_gather_forward<storage_t>;
@@ -78,28 +78,37 @@ void forward(const ForwardParams& params, Storage storage, void* stream) {
   });
 }
 
-void backward(const BackwardParams& params, Storage storage, void* stream) {
-  const ProblemFacts facts =
-      facts_of(params.shape, storage, {params.dy, params.q, params.k, params.v, params.dq, params.dk, params.dv});
-  const BackwardPolicies policies{select_policy(facts, Pass::backward_query, requested_variant()),
-                                  select_policy(facts, Pass::backward_key, requested_variant())};
-  with_storage(storage, [&](auto element) {
+void backward(const BackwardParams& params, const Call& call, void* stream) {
+  const auto tensors = {params.dy, params.q, params.k, params.v, static_cast<const void*>(params.dq),
+                        static_cast<const void*>(params.dk), static_cast<const void*>(params.dv)};
+  const KernelPolicy query = choose(params.shape, call, Pass::backward_query, tensors);
+  const KernelPolicy key = choose(params.shape, call, Pass::backward_key, tensors);
+  with_storage(call.storage, [&](auto element) {
     using storage_t = decltype(element);
-    if (policies.key.variant == Variant::tile)
-      launch_tile_backward<storage_t>(policies, params, static_cast<cudaStream_t>(stream));
-    else
-      launch_gather_backward<storage_t>(policies.key, params, static_cast<cudaStream_t>(stream));
+    const auto launch_query = query.variant == Variant::tile ? launch_tile_backward_query<storage_t>
+                                                             : launch_gather_backward_query<storage_t>;
+    const auto launch_key =
+        key.variant == Variant::tile ? launch_tile_backward_key<storage_t> : launch_gather_backward_key<storage_t>;
+    const auto on = static_cast<cudaStream_t>(stream);
+    launch_backward_statistics<storage_t>(query, params, on);
+    if (params.dq) launch_query(query, params, on);
+    if (params.dk || params.dv) launch_key(key, params, on);
   });
 }
 
-std::string describe_forward(const Shape& shape, Storage storage) {
-  return to_string(select_policy(facts_of(shape, storage, {}), Pass::forward, requested_variant()));
+std::string describe_forward(const Shape& shape, const Call& call) {
+  return to_string(choose(shape, call, Pass::forward, {}));
 }
 
-std::string describe_backward(const Shape& shape, Storage storage) {
-  const ProblemFacts facts = facts_of(shape, storage, {});
-  return to_string(select_policy(facts, Pass::backward_query, requested_variant())) + " + " +
-         to_string(select_policy(facts, Pass::backward_key, requested_variant()));
+std::string describe_backward(const Shape& shape, const Call& call) {
+  return to_string(choose(shape, call, Pass::backward_query, {})) + " + " +
+         to_string(choose(shape, call, Pass::backward_key, {}));
+}
+
+std::vector<std::string> list_candidates(const Shape& shape, const Call& call, std::string_view pass) {
+  for (const Pass known : kPasses)
+    if (pass == to_string(known)) return candidates(facts_of(shape, call, known, {}), known);
+  throw std::invalid_argument("pass: got " + std::string(pass) + ", expected forward, backward_query or backward_key");
 }
 
 }  // namespace s2attn::cuda

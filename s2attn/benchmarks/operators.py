@@ -171,11 +171,16 @@ def name_variant(problem: AttentionProblem, backend: str, *, backward: bool) -> 
     target = "+".join(record.arch) if record else "torch"
     parts = [f"{problem.direction}_gather", str(problem.dtype).removeprefix("torch."), target]
     if backend == "cuda":
-        heads = problem.heads
-        channels, channels_out = problem.channels_in // heads, problem.channels_out // heads
-        grids = (problem.out_shape, problem.in_shape)
-        parts.append(torch.ops.s2attn.cuda_policy(*grids, heads, channels, channels_out, problem.dtype, backward))
+        parts.append(torch.ops.s2attn.cuda_policy(*cuda_facts(problem), backward))
     return "/".join(parts)
+
+
+def cuda_facts(problem: AttentionProblem) -> tuple[Any, ...]:
+    """Return what ``s2attn::cuda_policy`` and ``s2attn::cuda_candidates`` ask about a problem, in their order."""
+    geometry, heads = neighborhood(problem), problem.heads
+    arcs = [len(table.arcs) for table in (geometry.query_table, geometry.key_table)]
+    channels = [problem.channels_in // heads, problem.channels_out // heads]
+    return problem.out_shape, problem.in_shape, arcs, heads, channels, problem.dtype
 
 
 class FusedKernelSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -114,8 +114,8 @@ def test_the_build_is_recorded_and_is_for_this_gpu() -> None:
     assert {kernel["arch"] for kernel in kernels} == set(record.arch)
     portable = [kernel for kernel in kernels if "_tile<" not in kernel["name"]]
     tiles = [kernel for kernel in kernels if "_tile<" in kernel["name"]]
-    # 3 dtypes: 2 forward variants (3 kernels), 2 statistics, 2 gradients for each of 7 rows; backward_statistics twice
-    assert len(portable) == 3 * (7 * 6 + 2)
+    # 3 dtypes: 2 forward variants (3 kernels), statistics of one, 2 gradients for each of 7 rows; backward_statistics
+    assert len(portable) == 3 * (7 * 6 + 1)
     assert len(tiles) == 3 * 3 * 2
     assert not any(kernel["spill_store_bytes"] or kernel["spill_load_bytes"] for kernel in portable)
     # ptxas keeps its promise of blocks per multiprocessor by a few spills; more of them would be a mistake
@@ -127,7 +127,7 @@ def test_the_build_is_recorded_and_is_for_this_gpu() -> None:
     [(torch.float32, 64, "tile{channels 64"), (torch.bfloat16, 24, "tile{channels 32"), (torch.float16, 65, "gather{")],
 )
 def test_the_policy_that_serves_a_problem_has_a_name(dtype: torch.dtype, channels: int, starts: str) -> None:
-    asked = ((8, 16), (8, 16), 2, channels, channels, dtype)
+    asked = ((8, 16), (8, 16), (22, 22), 2, (channels, channels), dtype)
     assert torch.ops.s2attn.cuda_policy(*asked, False).startswith(starts)
     of_query, of_key = torch.ops.s2attn.cuda_policy(*asked, True).split(" + ")
     assert of_query.startswith(starts)
@@ -137,8 +137,30 @@ def test_the_policy_that_serves_a_problem_has_a_name(dtype: torch.dtype, channel
 @pytest.mark.parametrize("variant", ["gather", "two_pass", "tile"])
 def test_a_variant_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
     monkeypatch.setenv("S2ATTN_CUDA_VARIANT", variant)
-    asked = ((8, 16), (8, 16), 2, 32, 32, torch.float32, False)
+    asked = ((8, 16), (8, 16), (22, 22), 2, (32, 32), torch.float32, False)
     assert torch.ops.s2attn.cuda_policy(*asked).startswith(f"{variant}{{")
+
+
+def test_a_policy_is_tuned_where_it_was_measured() -> None:
+    asked = ((180, 360), (180, 360), (538, 538), 1, (64, 64), torch.bfloat16, False)
+    measured_here = torch.cuda.get_device_capability() == (9, 0)
+    assert torch.ops.s2attn.cuda_policy(*asked).endswith("}" if measured_here else "} untuned")
+
+
+@pytest.mark.parametrize(("number", "pass_name"), enumerate(("backward_query", "backward_key")))
+def test_the_passes_of_a_backward_may_be_of_two_variants(
+    monkeypatch: pytest.MonkeyPatch, number: int, pass_name: str
+) -> None:
+    call = draw("self_64_channels", device="cuda")
+    expected = call.backward()
+    asked = ((8, 16), (8, 16), (22, 22), 2, (64, 64), torch.float32)
+    assert torch.ops.s2attn.cuda_candidates(*asked, pass_name)[-1] == "gather"
+    monkeypatch.setenv("S2ATTN_CUDA_TILE", f"{pass_name} gather")
+    variants = [name.split("{")[0] for name in torch.ops.s2attn.cuda_policy(*asked, True).split(" + ")]
+    assert variants[number] == "gather"
+    assert variants[1 - number] == "tile"
+    for got, right in zip(call.backward(), expected, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
 
 
 def test_a_variant_that_does_not_exist_or_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

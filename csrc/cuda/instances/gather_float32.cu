@@ -4,6 +4,8 @@
 namespace s2attn::cuda {
 
 template void launch_gather_forward<float>(const KernelPolicy&, const ForwardParams&, cudaStream_t);
-template void launch_gather_backward<float>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+template void launch_gather_backward_query<float>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+template void launch_gather_backward_key<float>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+template void launch_backward_statistics<float>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
 
 }  // namespace s2attn::cuda

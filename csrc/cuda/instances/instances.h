@@ -12,11 +12,18 @@ namespace s2attn::cuda {
 template <typename storage_t>
 void launch_gather_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
 template <typename storage_t>
-void launch_gather_backward(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+void launch_gather_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+template <typename storage_t>
+void launch_gather_backward_key(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
 // tile
 template <typename storage_t>
 void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream);
 template <typename storage_t>
-void launch_tile_backward(const BackwardPolicies& policies, const BackwardParams& params, cudaStream_t stream);
+void launch_tile_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+template <typename storage_t>
+void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
+// What the backward kernels of every variant read; compiled with gather.
+template <typename storage_t>
+void launch_backward_statistics(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream);
 
 }  // namespace s2attn::cuda

@@ -4,6 +4,7 @@
 namespace s2attn::cuda {
 
 template void launch_tile_forward<__nv_bfloat16>(const KernelPolicy&, const ForwardParams&, cudaStream_t);
-template void launch_tile_backward<__nv_bfloat16>(const BackwardPolicies&, const BackwardParams&, cudaStream_t);
+template void launch_tile_backward_query<__nv_bfloat16>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+template void launch_tile_backward_key<__nv_bfloat16>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
 
 }  // namespace s2attn::cuda

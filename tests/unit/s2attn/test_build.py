@@ -299,7 +299,15 @@ def test_cuda_kernels_are_compiled_for_the_named_architecture(cuda_workshop: Wor
     kernels = [call for call in cuda_workshop.compilations() if ".cu -o" in call]
     assert len(kernels) == sum(source.endswith(".cu") for source in toolchain.CUDA_SOURCES)
     assert all("-gencode=arch=compute_90,code=sm_90" in call for call in kernels)
+    assert not any("S2ATTN_TUNING" in call for call in kernels)
     assert cuda_workshop.key("cuda") != cuda_workshop.key("cpu")
+
+
+def test_a_build_for_tuning_says_so_to_the_compiler(cuda_workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S2ATTN_CUDA_TUNING", "1")
+    record = cuda_workshop.build("cuda")
+    assert "-DS2ATTN_TUNING" in record.flags
+    assert all("-DS2ATTN_TUNING" in call for call in cuda_workshop.compilations() if ".cu -o" in call)
 
 
 def test_the_cuda_key_follows_architecture_and_sources(
@@ -310,6 +318,8 @@ def test_the_cuda_key_follows_architecture_and_sources(
     keys.append(cuda_workshop.key("cuda"))
     with (cuda_workshop.root / "csrc/cuda/policy.h").open("a") as file:
         file.write("// one more comment\n")
+    keys.append(cuda_workshop.key("cuda"))
+    monkeypatch.setenv("S2ATTN_CUDA_TUNING", "1")
     keys.append(cuda_workshop.key("cuda"))
     cuda_workshop.install("nvcc", "Cuda compilation tools, release 13.1, V13.1.1")
     keys.append(cuda_workshop.key("cuda"))

@@ -1,9 +1,13 @@
 """What of the CUDA sources can be tried without CUDA: the choice of a policy, and that the bindings compile."""
 
+import itertools
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from s2attn import toolchain
 
@@ -11,57 +15,96 @@ REPOSITORY = Path(__file__).parents[3]
 
 PROGRAM = """
 #include <cstdio>
+#include <iostream>
 #include <stdexcept>
-#include "csrc/cuda/policy.h"
+#include "csrc/cuda/select.h"
+using namespace s2attn;
 using namespace s2attn::cuda;
-constexpr ProblemFacts kSmall{16, 16, 4, 8, 1000, 16, 70};
+constexpr ProblemFacts kSmall{16, 16, Storage::float32, 8, 1000, 16, 3, 70, 98304};
 static_assert(select_policy(kSmall, Pass::forward).variant == Variant::gather);
 int main() {
   ProblemFacts facts{};
-  long long points, features;
-  int pass;
-  char variant[32];
-  while (std::scanf("%d %d %d %d %lld %lld %d %d %31s", &facts.channels, &facts.channels_out, &facts.element_bytes,
-                    &facts.alignment_bytes, &points, &features, &facts.architecture, &pass, variant) == 9) {
-    facts.points = points;
-    facts.features = features;
-    const std::string asked = std::string(variant) == "auto" ? "" : variant;
+  int storage, pass;
+  std::string variant, tile;
+  while (std::cin >> facts.channels >> facts.channels_out >> storage >> facts.alignment_bytes >> facts.points >>
+         facts.features >> facts.width >> facts.architecture >> facts.shared_bytes >> pass >> variant &&
+         std::getline(std::cin >> std::ws, tile)) {
+    facts.storage = static_cast<Storage>(storage);
+    const auto asked = [](const std::string& name) { return name == "none" ? std::string_view() : name; };
     try {
-      std::puts(to_string(select_policy(facts, static_cast<Pass>(pass), asked)).c_str());
+      if (variant == "candidates") {
+        for (const std::string& name : candidates(facts, kPasses[pass])) std::cout << name << ";";
+        std::cout << '\\n';
+      } else {
+        std::cout << to_string(select_policy(facts, kPasses[pass], {asked(variant), asked(tile)})) << '\\n';
+      }
     } catch (const std::invalid_argument& error) {
-      std::printf("error: %s\\n", error.what());
+      std::cout << "error: " << error.what() << '\\n';
     }
   }
 }
 """
 
+FLOAT32, FLOAT16, BFLOAT16 = range(3)
+PASSES = ("forward", "backward_query", "backward_key")
+# the most shared memory of a block by architecture, from the CUDA C++ programming guide's table of compute capabilities
+SHARED_BYTES = {
+    architecture: 1024 * size
+    for architecture, size in {70: 96, 75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}.items()
+}
+
 # an H200 and a problem that a tile serves
 FACTS = {
     "channels": 64,
     "channels_out": 64,
-    "element_bytes": 2,
+    "storage": BFLOAT16,
     "alignment_bytes": 16,
     "points": 64800,
     "features": 64,
+    "width": 3,
     "architecture": 90,
+    "shared_bytes": SHARED_BYTES[90],
     "pass": 0,
-    "variant": "auto",
+    "variant": "none",
+    "tile": "none",
 }
 
 
-@pytest.fixture(scope="module")
-def chooser(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("policy")
+def compile_chooser(directory: Path, *flags: str) -> Path:
     (directory / "choose.cpp").write_text(PROGRAM)
-    command = ("g++", "-std=c++20", f"-I{REPOSITORY}", str(directory / "choose.cpp"), "-o", str(directory / "choose"))
+    command = (
+        "g++",
+        "-std=c++20",
+        *flags,
+        f"-I{REPOSITORY}",
+        str(directory / "choose.cpp"),
+        "-o",
+        str(directory / "choose"),
+    )
     subprocess.run(command, check=True)
     return directory / "choose"
 
 
+@pytest.fixture(scope="module")
+def chooser(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_chooser(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def tuning_chooser(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a build for tuning has it."""
+    return compile_chooser(tmp_path_factory.mktemp("tuning"), "-DS2ATTN_TUNING")
+
+
+def choose_all(chooser: Path, problems: Sequence[dict[str, int | str]]) -> list[str]:
+    """Policies for `FACTS` with some of them replaced, one by one."""
+    lines = "\n".join(" ".join(str(value) for value in (FACTS | facts).values()) for facts in problems)
+    return subprocess.run((str(chooser),), input=lines, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def chosen(chooser: Path, **facts: int | str) -> str:
     """Policy for `FACTS` with some of them replaced."""
-    line = " ".join(str(value) for value in (FACTS | facts).values())
-    return subprocess.run((str(chooser),), input=line, capture_output=True, text=True, check=True).stdout.strip()
+    return choose_all(chooser, [facts])[0]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +132,11 @@ def test_the_narrowest_portable_policy_that_fits_is_chosen(
         chooser,
         channels=channels,
         channels_out=channels_out,
-        element_bytes=4,
+        storage=FLOAT32,
         alignment_bytes=16 if aligned else 4,
         variant=variant,
     )
-    assert found == variant + "{{vector {}, group {}, chunks {}}}".format(*policy)
+    assert found.removesuffix(" untuned") == variant + "{{vector {}, group {}, chunks {}}}".format(*policy)
 
 
 @pytest.mark.parametrize("passes", [0, 1, 2])
@@ -103,7 +146,7 @@ def test_the_narrowest_portable_policy_that_fits_is_chosen(
         ({}, 64),
         ({"channels": 32, "channels_out": 8}, 32),
         ({"channels": 8, "channels_out": 40}, 64),
-        ({"element_bytes": 4, "channels": 36, "channels_out": 4}, 64),
+        ({"storage": FLOAT32, "channels": 36, "channels_out": 4}, 64),
         ({"architecture": 80}, 64),
     ],
 )
@@ -137,11 +180,145 @@ def test_an_unknown_variant_is_an_error_that_names_those_there_are(chooser: Path
     )
 
 
+def test_a_tile_that_a_block_has_no_shared_memory_for_is_not_chosen(chooser: Path) -> None:
+    # (80 + 7) rows of 64 channels and 16 bytes of padding, two tensors, two stages, and the plan
+    needed = 2 * 2 * 87 * (64 * 2 + 16) + 1952
+    assert chosen(chooser, shared_bytes=needed).startswith("tile{channels 64")
+    assert chosen(chooser, shared_bytes=needed - 1) == "gather{vector 4, group 16, chunks 1} untuned"
+
+
+# The tiles by pass, storage and room, as they were before rows had a scope.
+H200_TILES = {
+    (2, 32): ("rows 2x96, groups 4, blocks 4", "rows 2x96, groups 2, blocks 4", "rows 2x96, groups 2, blocks 3"),
+    (2, 64): ("rows 2x80, groups 4, blocks 4", "rows 2x80, groups 2, blocks 3", "rows 2x80, groups 2, blocks 3"),
+    (4, 32): ("rows 2x64, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
+    (4, 64): ("rows 2x64, groups 2, blocks 2",) * 3,
+}
+GATHER_POLICIES = ((4, 4, 1), (4, 8, 1), (4, 16, 1), (4, 32, 1), (1, 8, 1), (1, 32, 2), (1, 32, 0))
+
+
+def expected_policy(facts: dict[str, int | str]) -> str:
+    """The choice once more, from the rules in csrc/README.md."""
+    channels, channels_out, storage, alignment, architecture, width = (
+        int(facts[name]) for name in ("channels", "channels_out", "storage", "alignment_bytes", "architecture", "width")
+    )
+    widest, size = max(channels, channels_out), 4 if storage == FLOAT32 else 2
+    measured_here = architecture == 90 and width <= 7
+    whole = alignment == 16 and all(count * size % 16 == 0 for count in (channels, channels_out))
+    if architecture >= 80 and whole and widest <= 64:
+        room = 32 if widest <= 32 else 64
+        measured = measured_here and room == 64 and facts["pass"] == 0 and storage != FLOAT16
+        tile = f"tile{{channels {room}, octets 4, {H200_TILES[size, room][int(facts['pass'])]}}}"
+        return tile if measured else f"{tile} untuned"
+    vectors = alignment >= 4 * size and channels % 4 == channels_out % 4 == 0
+    vector, group, chunks = next(
+        policy
+        for policy in GATHER_POLICIES
+        if (vectors or policy[0] == 1) and (policy[2] == 0 or widest <= policy[0] * policy[1] * policy[2])
+    )
+    measured = measured_here and storage == FLOAT32 and (vector, group) == (4, 16)
+    return f"gather{{vector {vector}, group {group}, chunks {chunks}}}" + ("" if measured else " untuned")
+
+
+def test_the_choice_over_the_whole_domain(chooser: Path) -> None:
+    sizes = (*range(1, 84), 96, 127, 128, 129, 256, 1000)
+    problems: list[dict[str, int | str]] = [
+        FACTS
+        | {"channels": channels, "channels_out": channels_out, "features": 4 * channels, "storage": storage}
+        | {"alignment_bytes": alignment, "width": width, "pass": number}
+        | {"architecture": architecture, "shared_bytes": SHARED_BYTES[architecture]}
+        for architecture in SHARED_BYTES
+        for storage, alignment, number in itertools.product((FLOAT32, FLOAT16, BFLOAT16), (2, 4, 8, 16), range(3))
+        for channels, channels_out, width in (
+            *((size, size, 7) for size in sizes),
+            *((size, size, 8) for size in sizes),
+            *((size, 16, 1) for size in sizes),
+            *((24, size, 400) for size in sizes),
+        )
+    ]
+    wrong = [
+        (facts, found)
+        for facts, found in zip(problems, choose_all(chooser, problems), strict=True)
+        if found != expected_policy(facts)
+    ]
+    assert not wrong, f"{len(wrong)} of {len(problems)}: {wrong[:3]}"
+
+
+@pytest.mark.parametrize("architecture", sorted(SHARED_BYTES.keys() - {90}))
+def test_nothing_claims_to_be_tuned_where_nothing_was_measured(chooser: Path, architecture: int) -> None:
+    here = {"architecture": architecture, "shared_bytes": SHARED_BYTES[architecture]}
+    problems = [{**here, "storage": storage, "pass": number} for storage in range(3) for number in range(3)]
+    assert all(found.endswith("} untuned") for found in choose_all(chooser, problems))
+
+
+@pytest.mark.parametrize(("width", "suffix"), [(1, "}"), (7, "}"), (8, " untuned"), (400, " untuned")])
+def test_a_measurement_holds_for_the_widths_it_was_made_with(chooser: Path, width: int, suffix: str) -> None:
+    assert chosen(chooser, width=width).endswith(suffix)
+
+
+def test_candidates_of_a_build_are_what_is_compiled_and_gather(chooser: Path, tuning_chooser: Path) -> None:
+    assert chosen(chooser, variant="candidates") == "64 4 80 2 4 4;gather;"
+    names = chosen(tuning_chooser, variant="candidates").rstrip(";").split(";")
+    assert names[0] == "64 4 80 2 4 4"  # the choice, also there
+    assert names[-1] == "gather"
+    assert {"64 4 96 2 4 4", "64 4 64 2 4 4", "64 4 80 3 4 4", "64 4 80 2 2 4", "64 8 96 2 4 2", "64 2 64 2 4 8"} < set(
+        names
+    )
+    assert len(set(names)) == len(names) > 7
+
+
+@pytest.mark.parametrize(("storage", "number"), list(itertools.product(range(3), range(3))))
+def test_every_candidate_differs_by_one_step_fits_and_can_be_asked_for(
+    tuning_chooser: Path, storage: int, number: int
+) -> None:
+    facts: dict[str, int | str] = {"storage": storage, "pass": number, "shared_bytes": SHARED_BYTES[86]}
+    first, *others = chosen(tuning_chooser, **facts, variant="candidates").rstrip(";").split(";")
+    for name in (first, *others[:-1]):
+        channels, octets, stage_rows, stages, groups, blocks = (int(part) for part in name.split())
+        found = chosen(tuning_chooser, **facts, tile=f"{PASSES[number]} {name}")
+        numbers = f"channels {channels}, octets {octets}, rows {stages}x{stage_rows}, groups {groups}, blocks {blocks}"
+        assert found.removesuffix(" untuned") == f"tile{{{numbers}}}"
+        assert 2 * stages * (stage_rows + 7) * (channels * (4 if storage == FLOAT32 else 2) + 16) < SHARED_BYTES[86]
+        changed = [a != b for a, b in zip(first.split(), name.split(), strict=True)]
+        assert sum(changed) <= (3 if changed[1] else 1)  # other warps also bring other blocks, and fewer rows
+    assert chosen(tuning_chooser, **facts, tile=f"{PASSES[number]} gather").startswith("gather{")
+
+
+def test_a_tile_that_is_asked_for_concerns_its_pass_alone(tuning_chooser: Path) -> None:
+    assert "rows 3x80" in chosen(tuning_chooser, tile="forward 64 4 80 3 4 4")
+    assert "rows 2x80" in chosen(tuning_chooser, tile="forward 64 4 80 3 4 4", **{"pass": 1})
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        ({"tile": "forward 64 4 80 7 4 4"}, "got 64 4 80 7 4 4 for the forward, expected one of 64 4 80 2 4 4, gather"),
+        ({"tile": "forward 64 4"}, "got 64 4 for the forward, expected one of 64 4 80 2 4 4, gather"),
+        ({"tile": "backwards 64 4 80 2 4 4"}, "got backwards 64 4 80 2 4 4, expected forward, backward_query or"),
+        ({"tile": "forward"}, "got "),
+        ({"tile": "forward gather", "architecture": 75}, "got gather for the forward, expected one of none: no tile"),
+    ],
+)
+def test_a_tile_that_is_not_there_is_an_error_that_names_those_there_are(
+    chooser: Path, facts: dict[str, int | str], error: str
+) -> None:
+    assert chosen(chooser, **facts).startswith(f"error: S2ATTN_CUDA_TILE: {error}")
+
+
 def test_the_cuda_bindings_compile_without_cuda() -> None:
     flags = toolchain._flags_of("csrc/cuda/bindings.cpp", ())
     command = ("g++", *toolchain.HOST_FLAGS, *flags, "-fsyntax-only", "csrc/cuda/bindings.cpp")
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("file", ["csrc/bindings.cpp", "csrc/cuda/bindings.cpp"])
+def test_torch_can_read_the_schemas(file: str) -> None:
+    definitions = re.findall(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)", (REPOSITORY / file).read_text())
+    schemas = ["".join(re.findall(r'"([^"]*)"', definition)) for definition in definitions]
+    assert len(schemas) == 2
+    for schema in schemas:
+        assert str(torch._C.parse_schema(schema)).startswith(schema.split("(")[0])
 
 
 def test_kernel_files_include_no_torch_header() -> None:

@@ -5,6 +5,7 @@ import torch
 
 from s2attn.benchmarks.operators import name_variant
 from s2attn.benchmarks.workload import prepare
+from s2attn.geometry import neighborhood
 from s2attn.problem import AttentionProblem
 
 PROBLEM = AttentionProblem((8, 16), (8, 16), dtype=torch.float16)
@@ -20,6 +21,8 @@ def test_a_variant_names_formulation_dtype_and_target(make_case) -> None:
 
 def test_the_kernels_that_the_cuda_library_names_are_part_of_the_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.s2attn, "cuda_policy", lambda *asked: repr(asked), raising=False)
-    asked = ((8, 16), (8, 16), 1, 1, 1, torch.float16, True)
+    geometry = neighborhood(PROBLEM)
+    arcs = [len(geometry.query_table.arcs), len(geometry.key_table.arcs)]
+    asked = ((8, 16), (8, 16), arcs, 1, [1, 1], torch.float16, True)
     assert name_variant(PROBLEM, "cuda", backward=True) == f"downsample_gather/float16/torch/{asked!r}"
     assert name_variant(PROBLEM, "cpu", backward=True).count("/") == 2

@@ -1,0 +1,171 @@
+// The tunings: which policy serves which problems, and the measurement that says so. `python -m s2attn.benchmarks tune`
+// measures a row's neighbors on the GPU at hand and writes rows to paste here.
+#pragma once
+
+#include <climits>
+
+#include "policy.h"
+
+namespace s2attn::cuda {
+
+constexpr int kAnyArchitecture = 0;
+constexpr int kAnyWidth = INT_MAX;
+constexpr int kFirstTileArchitecture = 80;
+
+constexpr unsigned storage_bit(Storage storage) { return 1u << static_cast<unsigned>(storage); }
+constexpr unsigned kFloat32 = storage_bit(Storage::float32);
+constexpr unsigned kFloat16 = storage_bit(Storage::float16);
+constexpr unsigned kBfloat16 = storage_bit(Storage::bfloat16);
+constexpr unsigned kHalf = kFloat16 | kBfloat16;
+
+// The problems of a row.
+struct Scope {
+  int architecture;   // 90 for sm_90
+  unsigned storages;  // union of storage_bit()
+  int width;          // of the neighborhood, at most (ProblemFacts)
+};
+
+// Where a policy was measured against others, and what came out. All null: nowhere, the row is untuned.
+struct Measurement {
+  const char* gpu;
+  const char* date;
+  const char* source;  // the command, or the record that keeps the numbers
+  const char* figure;
+
+  constexpr bool exists() const { return gpu != nullptr; }
+};
+
+struct TileRow {
+  Scope scope;
+  Pass pass;
+  int channels;       // per head, at most, of q and k and of v
+  TilePolicy policy;  // {}: gather
+  Measurement measurement;
+};
+
+inline constexpr Measurement kH200Forward{
+    "NVIDIA H200", "2026-11", "service/decisions/0013",
+    "1, 0.5 and 0.5 to 1 degree, cutoffs 0.017 and 0.03, C = 64: 3-12 % faster than 2 x 2 warps of 2 x 16 owners, "
+    "3 stages cost 1-25 %"};
+
+// The first row that covers a problem and fits the GPU is taken: narrow ones first, and what any GPU takes last.
+//
+// The rows for sm_90 are those that were timed as they stand. The backward was timed with 4 groups and 2 blocks, its
+// rows were not; nor was float16, nor room for 32 channels.
+inline constexpr TileRow kTileTable[] = {
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 32, {32, 4, 96, 2, 4, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 32, {32, 4, 96, 2, 2, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 32, {32, 4, 96, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 32, {32, 4, 64, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 32, {32, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 32, {32, 4, 64, 2, 2, 2}, {}},
+    {{90, kBfloat16, 7}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, kH200Forward},
+    {{90, kFloat32, 7}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, kH200Forward},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 64, {64, 4, 80, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 64, 2, 2, 2}, {}},
+};
+
+struct GatherRow {
+  Scope scope;
+  GatherPolicy policy;
+  Measurement measurement;
+};
+
+inline constexpr Measurement kH200Gather{
+    "NVIDIA H200", "2026-11", "commit 72b210a",
+    "C = 64: 2 partners in flight and 4 warps per block are 0-14 % faster than 4 in flight, "
+    "10-84 % faster than 8 warps"};
+
+constexpr unsigned kAllStorages = kFloat32 | kHalf;
+inline constexpr GatherPolicy kSharedMemoryPolicy{1, 32, 0};
+
+// Narrowest first: the first that fits leaves the fewest lanes without a channel.
+inline constexpr GatherRow kGatherTable[] = {
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {4, 4, 1}, {}},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {4, 8, 1}, {}},
+    {{90, kFloat32, 7}, {4, 16, 1}, kH200Gather},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {4, 16, 1}, {}},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {4, 32, 1}, {}},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {1, 8, 1}, {}},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, {1, 32, 2}, {}},
+    {{kAnyArchitecture, kAllStorages, kAnyWidth}, kSharedMemoryPolicy, {}},
+};
+
+// Whether every problem of the inner scope is one of the outer.
+constexpr bool covers(const Scope& outer, const Scope& inner) {
+  return (outer.architecture == kAnyArchitecture || outer.architecture == inner.architecture) &&
+         (inner.storages & ~outer.storages) == 0 && inner.width <= outer.width;
+}
+
+// A measurement is of one architecture, a row for any has none; and no row stands behind one that takes all it would.
+constexpr bool tile_table_is_sound() {
+  for (const TileRow& row : kTileTable) {
+    if (row.measurement.exists() == (row.scope.architecture == kAnyArchitecture)) return false;
+    for (const Storage storage : {Storage::float32, Storage::float16, Storage::bfloat16})
+      if ((row.scope.storages & storage_bit(storage)) && row.policy.exists() &&
+          (row.channels > row.policy.channels || !can_be_compiled(row.policy, storage)))
+        return false;
+    for (const TileRow* before = kTileTable; before != &row; ++before)
+      if (before->pass == row.pass && before->channels >= row.channels && covers(before->scope, row.scope))
+        return false;
+  }
+  return true;
+}
+static_assert(tile_table_is_sound());
+
+// Tiles that kernels exist for, each once.
+struct TileList {
+  TilePolicy tiles[128] = {};
+  int count = 0;
+
+  constexpr bool holds(const TilePolicy& tile) const {
+    for (int i = 0; i < count; ++i)
+      if (tiles[i] == tile) return true;
+    return false;
+  }
+  constexpr void add(const TilePolicy& tile) {
+    if (!holds(tile)) tiles[count++] = tile;
+  }
+};
+
+// Adds what differs from a tile by one step of one number. More or fewer warps share out the same registers.
+constexpr void add_neighbors(TileList& list, const TilePolicy& tile, Storage storage) {
+  TilePolicy steps[9] = {tile, tile, tile, tile, tile, tile, tile, tile, tile};
+  steps[0].octets *= 2, steps[0].blocks = tile.blocks > 1 ? tile.blocks / 2 : 1;
+  steps[0].stage_rows += tile.stage_rows % 32;  // whole rows for all threads of a block
+  steps[1].octets /= 2, steps[1].blocks *= 2;
+  if (steps[1].stage_rows > steps[1].threads()) steps[1].stage_rows = steps[1].threads();
+  steps[2].stage_rows += 16;
+  steps[3].stage_rows -= 16;
+  steps[4].stages += 1;
+  steps[5].groups *= 2;
+  steps[6].groups /= 2;
+  steps[7].blocks += 1;
+  steps[8].blocks -= 1;
+  for (const TilePolicy& step : steps)
+    if (can_be_compiled(step, storage)) list.add(step);
+}
+
+// Builds for tuning hold the neighbors of every row too (S2ATTN_CUDA_TUNING of s2attn/toolchain.py).
+#ifdef S2ATTN_TUNING
+constexpr bool kHoldsNeighbors = true;
+#else
+constexpr bool kHoldsNeighbors = false;
+#endif
+
+constexpr TileList compiled_tiles(Storage storage, Pass pass) {
+  TileList list;
+  const auto visit = [&](const auto& visitor) {
+    for (const TileRow& row : kTileTable)
+      if (row.pass == pass && (row.scope.storages & storage_bit(storage)) && row.policy.exists()) visitor(row.policy);
+  };
+  visit([&](const TilePolicy& tile) { list.add(tile); });
+  if (kHoldsNeighbors) visit([&](const TilePolicy& tile) { add_neighbors(list, tile, storage); });
+  return list;
+}
+
+}  // namespace s2attn::cuda
