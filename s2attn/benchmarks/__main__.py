@@ -1,14 +1,16 @@
-"""``python -m s2attn.benchmarks list | run | profile | versus``: the cases of this commit, and what looks into some.
+"""``python -m s2attn.benchmarks list | run | profile | versus | tune``: the cases of this commit, and what uses them.
 
 Exit codes of ``list``, ``run`` and ``profile``: 0 with a document, also when cases failed; 1 when none can be written;
 2 for a request that makes no sense. Of ``versus``: 0 when every case has a ratio and right numbers on both sides, 1
-when one has not, 2 also when the opponent is not installed.
+when one has not, 2 also when the opponent is not installed. Of ``tune``: 0 when every case was timed, 1 when one was
+not, 2 also without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +22,9 @@ from s2attn.benchmarks.opponents import OPPONENTS, OpponentUnavailableError
 from s2attn.benchmarks.runner import RunOptions, run_cases
 from s2attn.benchmarks.suite import SELECTIONS, NoSuchCaseError, select
 from s2attn.benchmarks.telemetry import Clock
+from s2attn.benchmarks.tune import NoGpuError, is_tunable, run_tuning
 from s2attn.benchmarks.versus import move_cases, run_comparison
+from s2attn.errors import KernelsNotBuilt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "versus":
         return _versus(options, clock)
+    if options.command == "tune":
+        return _tune(options, clock)
     try:
         cases = select(options.cases or ["*"], options.device, threads=options.threads, suite=options.suite)
     except NoSuchCaseError as error:
@@ -86,6 +92,22 @@ def _cases_of_comparison(options: argparse.Namespace) -> tuple[Case, ...]:
     return cases
 
 
+def _tune(options: argparse.Namespace, clock: Clock) -> int:
+    patterns = options.cases or ["full/cuda/*"]
+    command = shlex.join(["python", "-m", "s2attn.benchmarks", "tune", *(f"--cases={name}" for name in patterns)])
+    try:
+        cases = tuple(case for case in select(patterns, "cuda", suite=options.suite) if is_tunable(case))
+        if not cases:
+            raise NoSuchCaseError(f"none of the cases of {patterns} has a policy to choose")
+        found = run_tuning(cases, rounds=options.rounds, clock=clock, command=command)
+    except (NoGpuError, NoSuchCaseError, KernelsNotBuilt) as error:
+        print(f"s2attn.benchmarks: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        write_document(found.to_json(), options.out)
+    return 1 if found.errors else 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m s2attn.benchmarks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -112,9 +134,16 @@ def _parser() -> argparse.ArgumentParser:
     against.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="where all of them run (default: cpu)"
     )
-    against.add_argument("--rounds", type=_positive, default=10, metavar="N", help="two samples of each (default: 10)")
-    against.add_argument("--out", type=Path, metavar="FILE", help="where a JSON document goes, beside the table")
-    for command in (listing, run, profile, against):
+    tuning = commands.add_parser("tune", help="time the neighbors of tile policies and write rows for their table")
+    tuning.add_argument(
+        "--device", choices=["cuda"], default="cuda", help="what has policies to choose (default: cuda)"
+    )
+    for command in (against, tuning):
+        command.add_argument(
+            "--rounds", type=_positive, default=10, metavar="N", help="two samples of each (default: 10)"
+        )
+        command.add_argument("--out", type=Path, metavar="FILE", help="where a JSON document goes, beside the table")
+    for command in (listing, run, profile, against, tuning):
         command.add_argument(
             "--cases",
             action="append",
@@ -125,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--suite", choices=SELECTIONS, help="where the globs look (default: quick and gpu); also as GLOB suite/..."
         )
+    for command in (listing, run, profile, against):
         command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads instead of the suite's one")
     return parser
 

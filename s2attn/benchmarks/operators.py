@@ -57,11 +57,12 @@ class Operator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NeighborhoodOperator:
-    """``torch.ops.s2attn.neighborhood_attention`` and its backward."""
+    """``torch.ops.s2attn.neighborhood_attention`` and its backward, of dq, dk and dv as ``needs`` says."""
 
     case: Case
     geometry: Neighborhood
     tensors: NeighborhoodTensors
+    needs: tuple[bool, bool, bool] = (True, True, True)
 
     @property
     def pairs(self) -> int:
@@ -81,7 +82,7 @@ class NeighborhoodOperator:
             inputs.lse,
             *self.tensors,
             self.case.heads,
-            [True, True, True],
+            list(self.needs),
         )
         return gradients
 

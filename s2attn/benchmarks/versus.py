@@ -1,8 +1,6 @@
 """Side by side with another implementation: the same inputs, in one process, in turns that favor nobody.
 
-Every round times ours, theirs, theirs, ours, the next one the other way round: what drifts during a round (clocks,
-heat, a busy neighbor) falls on both alike. Only the operator call is timed, with what each has saved from its own
-forward.
+Only the operator call is timed, with what each has saved from its own forward.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ import gc
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,25 +21,14 @@ from s2attn.benchmarks.ceilings import Ceilings, measure_ceilings
 from s2attn.benchmarks.document import CaseRecord
 from s2attn.benchmarks.environment import describe_environment, describe_gpu
 from s2attn.benchmarks.floors import count_pairs, count_work, floor_ms
-from s2attn.benchmarks.measure import (
-    WARMUPS,
-    Timed,
-    calibrate_spin,
-    failure_of,
-    flush_buffer,
-    no_garbage_collection,
-    sample_cpu,
-    sample_cuda,
-    wake,
-)
+from s2attn.benchmarks.measure import failure_of
 from s2attn.benchmarks.numerics import TOLERANCES, Comparison, compare_outputs, exact_outputs
 from s2attn.benchmarks.opponents import OPPONENTS, Opponent
 from s2attn.benchmarks.ratios import Ratio, ratio_of_rounds
+from s2attn.benchmarks.rounds import time_rounds
 from s2attn.benchmarks.telemetry import Clock
 from s2attn.benchmarks.workload import prepare
 from s2attn.ops import registration
-
-Sampler = Callable[[Timed, CaseRecord, int], None]
 
 
 @dataclass
@@ -177,50 +163,11 @@ def _compare_case(case: Case, opponent: Opponent, ceilings: Ceilings, *, rounds:
         exact = exact_outputs(workload)
         ours.compare(compare_outputs(workload.outputs(), exact, workload))
         theirs.compare(compare_outputs(rival.outputs(), exact, workload))
-        _measure(((workload, ours.record), (rival, theirs.record)), rounds, clock)
+        time_rounds(((workload, ours.record), (rival, theirs.record)), rounds, clock)
         row.ratio = ratio_of_rounds(ours.record.samples, theirs.record.samples)
     wrong = [f"{whose} {reason}" for whose, side in (("our", ours), ("their", theirs)) for reason in side.reasons]
     row.error = ours.record.error or "; ".join(wrong) or None
     return row
-
-
-def _measure(pair: tuple[tuple[Timed, CaseRecord], tuple[Timed, CaseRecord]], rounds: int, clock: Clock) -> None:
-    """Warm both up, then time rounds of ours, theirs, theirs, ours and of theirs, ours, ours, theirs in turns."""
-    case = pair[0][0].case
-    if case.device == "cpu":
-        torch.set_num_threads(case.threads or 1)
-    enqueue_ms = 0.0
-    for timed, record in pair:
-        for index in range(WARMUPS):
-            start_s = time.perf_counter()
-            timed.call(index)
-            last_ms = 1e3 * (time.perf_counter() - start_s)
-        enqueue_ms = max(enqueue_ms, last_ms)
-        record.warmups = WARMUPS
-    sample = _cpu_sampler(clock) if case.device == "cpu" else _cuda_sampler(case, clock, enqueue_ms)
-    with no_garbage_collection():
-        for index in range(rounds):
-            first, second = pair if index % 2 == 0 else reversed(pair)
-            for timed, record in (first, second, second, first):
-                sample(timed, record, index)
-
-
-def _cpu_sampler(clock: Clock) -> Sampler:
-    return lambda timed, record, index: sample_cpu(timed, record, clock, index)
-
-
-def _cuda_sampler(case: Case, clock: Clock, enqueue_ms: float) -> Sampler:
-    cuda: Any = torch.cuda
-    wake(cuda)
-    spin = calibrate_spin(cuda).hiding(enqueue_ms)
-    flush = flush_buffer(torch.device("cuda"), cuda) if case.flush_l2 else None
-
-    def sample(timed: Timed, record: CaseRecord, index: int) -> None:
-        if flush is not None:
-            flush.zero_()
-        sample_cuda(timed, record, clock, index, spin=spin, cuda=cuda)
-
-    return sample
 
 
 def _print_head(ceilings: Ceilings, device: Device) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from s2attn.benchmarks import ceilings, opponents, versus
+from s2attn.benchmarks import ceilings, opponents, rounds
 from s2attn.benchmarks.__main__ import main
 from s2attn.benchmarks.cases import Case
 from s2attn.benchmarks.opponents import OPPONENTS, OpponentUnavailableError, Rival, TorchHarmonics
@@ -76,7 +76,7 @@ def test_rounds_alternate_who_begins(stand_in: StandIn, make_case, monkeypatch: 
         order.append("ours" if isinstance(timed, Workload) else "theirs")
         record.samples.append(1.0)
 
-    monkeypatch.setattr(versus, "sample_cpu", sample)
+    monkeypatch.setattr(rounds, "sample_cpu", sample)
     (row,) = run_comparison([make_case()], "stand_in", "cpu", rounds=2, clock=Clock()).rows
     assert order == ["ours", "theirs", "theirs", "ours", "theirs", "ours", "ours", "theirs"]
     assert row.ratio.median == 1.0
