@@ -5,10 +5,7 @@
 // latitude the union of their arcs: one strip of consecutive longitudes, loaded once for all of them (a whole circle is
 // a strip that goes round a little more than once). The strips follow each other in the stream, which passes through
 // kStages buffers of kStageRows rows.
-//
-//   columns     m0 .. +7    +8 .. +15   +16 .. +23
-//   row r      |          |           |            |
-//   row r + 1  |  warp 0  |  warp 1   |   warp 2   | ...     a warp has 16 owners: 8 columns of both rows
+// A warp has 16 owners, 8 columns of both rows (drawn in csrc/README.md).
 //
 // Of a strip, a warp multiplies the window that its own owners reach, in groups of 8 columns; what of it lies outside
 // an owner's arc is masked.
