@@ -9,7 +9,7 @@ flags; see `s2attn.toolchain`) is one directory that appears there complete, by 
 
 A cache that cannot be written to serves the keys it holds. ``S2ATTN_CCACHE=1`` puts ccache before the compilers,
 ``CXX`` and ``CUDA_HOME`` choose them, ``S2ATTN_CUDA_ARCH`` names GPU architectures where no GPU is visible,
-``S2ATTN_CUDA_TUNING=1`` adds the policies that ``python -m s2attn.benchmarks tune`` tries, which takes minutes.
+``S2ATTN_CUDA_TUNING=1`` adds the policies that ``python -m s2attn.benchmarks tune`` tries.
 """
 
 from __future__ import annotations
