@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 from service.context import AppContext
 from service.devices.service import served_classes
 from service.github import queries
-from service.jobs.intake import fill_measurements, insert_jobs
+from service.jobs.placing import JobRows, fill_measurements, insert_jobs
 from service.models import TERMINAL, CheckRun, Delivery, DeliveryKind, PullRequest, Repository, State, utc_now
 from service.outbox.queries import want
 
@@ -34,12 +34,6 @@ class Plan:
     max_pairs: int | None = None
 
 
-@dataclass
-class _NewJob:
-    job: dict[str, Any]
-    measurements: list[dict[str, Any]] = field(default_factory=list)
-
-
 def make_checks(context: AppContext, session: Session, repository: Repository, plan: Plan) -> list[UUID]:
     """Store the checks of a plan that its cause has not made before; return unfinished jobs that they supersede."""
     checks = [_check(repository, plan, name) for name in plan.suites]
@@ -51,11 +45,11 @@ def make_checks(context: AppContext, session: Session, repository: Repository, p
         served = served_classes(session)
         jobs = []
         for check in checks:
-            new = _NewJob(_job_values(context, repository, plan, check.name))
+            new = JobRows(_job_values(context, repository, plan, check.name))
             fill_measurements(new, served)
             check.job_id = new.job["id"]
             jobs.append(new)
-        insert_jobs(context, session, jobs)
+        insert_jobs(context.queue.enqueue_measurements, session, jobs)
     session.add_all(checks)
     session.flush()
     session.add_all(Delivery(kind=DeliveryKind.CHECK, subject_id=check.id) for check in checks)

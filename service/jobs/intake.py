@@ -10,9 +10,8 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -24,21 +23,14 @@ from service.db import DATABASE_AWAY
 from service.devices.service import served_classes
 from service.errors import Conflict, ServiceError
 from service.jobs import queries
+from service.jobs.placing import fill_measurements, insert_jobs
 from service.jobs.schemas import JobOut, JobRequest
 from service.jobs.service import get_job, job_out
-from service.models import Job, JobEvent, Measurement, Repository, State, utc_now
+from service.models import Job, Measurement, Repository, State, utc_now
 from service.repositories.queries import by_names
 from service.repositories.service import CommitFinder, pin, unknown_repository
 
-DEFAULT_CLASSES = ("cpu",)  # for "all" while no worker has reported a device
 MAX_BATCH = 64
-
-
-class NewJob(Protocol):
-    """The values of a job and of its measurements, not yet stored."""
-
-    job: dict[str, Any]
-    measurements: list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -187,7 +179,7 @@ def _store(context: AppContext, tickets: Sequence[Ticket]) -> None:
             served = served_classes(session)
             for ticket in new:
                 fill_measurements(ticket, ticket.request.devices or served)
-            insert_jobs(context, session, new)
+            insert_jobs(context.queue.enqueue_measurements, session, new)
     except DATABASE_AWAY:  # it would be away for each of them, and each would wait for it
         raise
     except Exception as error:
@@ -218,28 +210,6 @@ def _first_of_each_key(tickets: Sequence[Ticket]) -> list[Ticket]:
     for ticket in tickets:
         first.setdefault(ticket.idempotency_key or ticket, ticket)
     return sorted(first.values(), key=lambda ticket: ticket.idempotency_key or "")
-
-
-def fill_measurements(new: NewJob, device_classes: Sequence[str]) -> None:
-    """Give a job one measurement for each device class; where there is none, for the CPU."""
-    new.job["devices"] = sorted(set(device_classes or DEFAULT_CLASSES))
-    new.measurements = [
-        {"id": uuid7(), "job_id": new.job["id"], "device_class": name, "state": State.QUEUED, "attempt": 1}
-        for name in new.job["devices"]
-    ]
-
-
-def insert_jobs(context: AppContext, session: Session, new: Sequence[NewJob]) -> None:
-    """Store jobs, their measurements and their places in the queue in the session's transaction."""
-    if not new:
-        return
-    payload = {"state": State.QUEUED, "stage": None}
-    events = [{"job_id": one.job["id"], "kind": "stage", "payload": payload} for one in new]
-    session.execute(insert(Job), [one.job for one in new])
-    session.execute(insert(Measurement), [row for one in new for row in one.measurements])
-    session.execute(insert(JobEvent), events)
-    places = [(row["id"], row["device_class"], one.job["priority"]) for one in new for row in one.measurements]
-    context.queue.enqueue_measurements(session, places)
 
 
 def _stored(ticket: Ticket, served: Sequence[str]) -> JobOut:
