@@ -9,7 +9,19 @@ from uuid import UUID
 from sqlalchemy import Select, and_, select
 from sqlalchemy.orm import Session
 
-from service.models import Alert, AlertCase, AlertEvent, AlertState, Case, CheckRun, Commit, Job, Repository, Verdict
+from service.models import (
+    Alert,
+    AlertCase,
+    AlertEvent,
+    AlertState,
+    Case,
+    CheckRun,
+    Commit,
+    HistoryRequest,
+    Job,
+    Repository,
+    Verdict,
+)
 
 ACCEPTED = (AlertState.ACKNOWLEDGED, AlertState.EXPECTED, AlertState.INVALID)
 
@@ -117,6 +129,13 @@ def position(session: Session, repository_id: UUID, sha: str) -> int | None:
     """Return a commit's place on the default branch."""
     query = select(Commit.first_parent_position).where(Commit.repository_id == repository_id, Commit.sha == sha)
     return session.execute(query).scalar_one_or_none()
+
+
+def searches_range(session: Session, job_id: UUID) -> bool:
+    """Say whether a job looks for a change among several commits, so that its verdicts name none of them."""
+    wide = HistoryRequest.candidate - HistoryRequest.baseline > 1
+    query = select(HistoryRequest.id).where(HistoryRequest.job_id == job_id, wide).limit(1)
+    return session.execute(query).scalar_one_or_none() is not None
 
 
 def accepted_cases(session: Session, job: Job) -> dict[tuple[str, str, str], str]:

@@ -2,7 +2,8 @@
 
 A cause is a kernel group and a change: its cases on every device class are one alert, and so are repeated measurements.
 For a pull request the change is the pull request, whatever its head is by now; on the default branch it is the range
-that was compared. Other jobs (somebody tries something) alert nobody.
+that was compared. Other jobs (somebody tries something) alert nobody, nor do jobs that look for a change among several
+commits: the job that compares the guilty one with its parent follows, and has the cause of that commit's own job.
 
 An alert closes when each of its cases has recovered: in a pull request by a verdict that is good again; on the default
 branch by a later commit whose confirmed improvement makes up for it, or whose numbers are right again. It opens again
@@ -46,6 +47,8 @@ def update_alerts(session: Session, job: Job, measurement: Measurement) -> None:
     if job.commit_sha is None or job.baseline_sha is None:
         return
     if job.pull_request is None and queries.position(session, job.repository_id, job.commit_sha) is None:
+        return
+    if queries.searches_range(session, job.id):
         return
     found = queries.judged(session, measurement.id)
     judged = _Judged(session, job, measurement.device_class)

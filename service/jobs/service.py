@@ -12,10 +12,11 @@ from service.context import AppContext
 from service.devices.service import served_classes
 from service.errors import NotFound
 from service.fields import FailureOut
+from service.history.feeding import give_up
 from service.jobs import queries
 from service.jobs.schemas import JobBrief, JobList, JobOut, MeasurementBrief, Progress
 from service.jobs.states import combined
-from service.models import TERMINAL, Job, JobEvent, State, utc_now
+from service.models import TERMINAL, Job, JobEvent, Measurement, State, utc_now
 from service.outbox.service import job_changed
 from service.paging import encode_cursor
 
@@ -45,6 +46,9 @@ def cancel(context: AppContext, job_id: UUID) -> JobOut:
         if job is None:
             raise unknown_job(job_id)
         canceled = [] if job.state in TERMINAL else _cancel_rows(session, job)
+        for measurement_id in canceled:
+            measurement = session.get_one(Measurement, measurement_id)
+            give_up(session, context.queue.enqueue_measurements, job, measurement)
     for measurement_id in canceled:
         context.queue.cancel_measurement(context.database.engine, measurement_id)
     with context.database.reading() as session:

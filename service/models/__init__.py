@@ -4,6 +4,7 @@ from service.models.alerts import Alert, AlertCase, AlertEvent, AlertState
 from service.models.base import Base, utc_now
 from service.models.fleet import Device, Token, Worker
 from service.models.github import CheckRun, Delivery, DeliveryKind, PullRequest, WebhookDelivery
+from service.models.history import ChangePoint, DriftNotice, HistoryRequest, SeriesHistory
 from service.models.jobs import TERMINAL, Job, JobEvent, Measurement, State
 from service.models.results import (
     ArmRun,
@@ -28,11 +29,14 @@ __all__ = [
     "Base",
     "Build",
     "Case",
+    "ChangePoint",
     "CheckRun",
     "Commit",
     "Delivery",
     "DeliveryKind",
     "Device",
+    "DriftNotice",
+    "HistoryRequest",
     "Job",
     "JobEvent",
     "KernelProfile",
@@ -42,6 +46,7 @@ __all__ = [
     "Repository",
     "SampleBlock",
     "Series",
+    "SeriesHistory",
     "State",
     "TelemetryBlock",
     "Token",

@@ -121,7 +121,9 @@ class Series(Identified, Base):
 class Point(Identified, Base):
     """A commit's value in a series, from the admitted processes of one arm of one measurement.
 
-    `status` is ok, throttled (under half of the pairs admitted) or sparse (fewer processes than a look needs).
+    `status` is ok, throttled (under half of the pairs admitted) or sparse (fewer processes than a look needs). `clock`
+    is the median SM clock in MHz, None where there is no reading. `history` is what the history made of a candidate's
+    point: ok, or why it left it out (`service.stats.history_state.Excluded`); None until it has seen it.
     """
 
     __tablename__ = "point"
@@ -140,6 +142,8 @@ class Point(Identified, Base):
     high: Mapped[float]
     processes: Mapped[int]
     status: Mapped[str] = mapped_column(String(20))
+    clock: Mapped[float | None]
+    history: Mapped[str | None] = mapped_column(String(20))
 
 
 class Verdict(Identified, Base):

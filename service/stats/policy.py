@@ -141,6 +141,15 @@ class JudgingPolicy:
             raise ValueError(f"pairs: expected a budget of 2 or more pairs, got {pairs!r}")
         return replace(self, looks=(*(n for n in self.looks if n < pairs), pairs))
 
+    def at_level(self, level: float) -> JudgingPolicy:
+        """Return this policy with `level` as that of a change which is told: `told_alpha`, where nothing lowers it."""
+        return replace(self, alpha=self.alpha * level / self.told_alpha)
+
+    @property
+    def told_alpha(self) -> float:
+        """Two-sided level of a change that is told."""
+        return self.alpha
+
     @property
     def look_alpha(self) -> float:
         """Two-sided level of one look: alpha / number of looks (Bonferroni)."""

@@ -24,7 +24,10 @@ ARMS = ("A", "B")
 
 @dataclass(frozen=True)
 class ArmPoint:
-    """What one arm of a measurement adds to a series; `low` and `high` bound the median at about 95 %."""
+    """What one arm of a measurement adds to a series; `low` and `high` bound the median at about 95 %.
+
+    `clock` is the median SM clock of the processes in MHz, None without readings.
+    """
 
     value: float
     low: float
@@ -32,6 +35,7 @@ class ArmPoint:
     processes: int
     status: str  # ok | throttled | sparse
     backend: str
+    clock: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,12 +189,15 @@ class Evidence:
         points = {}
         for arm in ARMS:
             chosen = usable or pairs
-            medians = [(pair.baseline if arm == "A" else pair.candidate).median for pair in chosen]
+            seen = [pair.baseline if arm == "A" else pair.candidate for pair in chosen]
+            medians = [one.median for one in seen]
+            clocks = [one.sm_clock for one in seen if one.sm_clock is not None]
             status = "throttled" if throttled else "sparse" if len(usable) < self._policy.looks[0] else "ok"
             value, low, high = median_interval(medians)
             timed = self._pairs[-1].documents[arm].case(name)
             backend = (timed.backend if timed else None) or "unknown"
-            points[arm] = ArmPoint(value, low, high, len(chosen), status, backend)
+            clock = float(np.median(clocks)) if clocks else None
+            points[arm] = ArmPoint(value, low, high, len(chosen), status, backend, clock)
         return points
 
 

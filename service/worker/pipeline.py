@@ -21,7 +21,8 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from service.alerts.raising import update_alerts
-from service.engine import StepRunner, WorkerStopping
+from service.engine import StepRunner, WorkerStopping, enqueue_measurements
+from service.history.feeding import feed
 from service.logs import logger
 from service.models import Job, Measurement, State
 from service.stats.pairs import pair_order
@@ -285,6 +286,7 @@ class MeasurementRun:
 
         def work(session: Session, job: Job, measurement: Measurement) -> None:
             save_verdicts(session, judged, summaries)
+            feed(session, enqueue_measurements, job, measurement)
             update_alerts(session, job, measurement)
             add_event(session, job, "verdict", {"verdicts": counts}, measurement)
             end_in_transaction(session, job, measurement)
@@ -302,6 +304,7 @@ class MeasurementRun:
         """Return the evidence that earlier owners of this attempt have stored."""
         attempt = self._assignment.attempt
         policy = JudgingPolicy.for_device(self._assignment.device_class)
+        policy = policy.at_level(float(self._assignment.policy.get("level", policy.told_alpha)))
         budget = int(self._assignment.policy.get("max_pairs", policy.looks[-1]))
         evidence = Evidence(self._device, policy.with_budget(max(2, budget)))
         runs = self._records.run(lambda session: load_runs(session, self._id, attempt))

@@ -19,7 +19,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from service.db import Database
-from service.engine import WorkerStopping
+from service.engine import WorkerStopping, enqueue_measurements
+from service.history.feeding import give_up
 from service.jobs.states import combined
 from service.logs import logger
 from service.models import TERMINAL, Device, Job, JobEvent, Measurement, Repository, State, utc_now
@@ -280,6 +281,7 @@ def _end(session: Session, job: Job, measurement: Measurement, state: State, err
     payload = {"state": str(state), "error": measurement.error}
     _event(session, job, "end", payload, measurement)
     _combine(session, job)
+    give_up(session, enqueue_measurements, job, measurement)
     job_changed(session, job.id, judged=True)
 
 

@@ -257,6 +257,7 @@ def _save_points(session: Session, judged: Judged, summary: CaseSummary, case_id
                 "high": point.high,
                 "processes": point.processes,
                 "status": point.status,
+                "clock": point.clock,
             },
         )
 

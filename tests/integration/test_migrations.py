@@ -194,3 +194,45 @@ def test_data_of_the_release_before_lives_through_up_and_down(empty_url: str, em
         assert connection.execute(text('SELECT sha FROM "commit"')).scalars().all() == ["a" * 40]
     db.upgrade(empty_url)
     assert db.check(empty_url) == []
+
+
+def test_points_of_the_release_before_live_through_up_and_down(empty_url: str, empty_engine: Engine) -> None:
+    """A point with all that it refers to, and one that the release before writes on the new schema."""
+    now = "2026-01-01 00:00:00+00:00"
+    one, two = "0" * 31 + "1", "0" * 31 + "2"
+    rows = {
+        "repository": {"name": "old", "url": "https://x/y", "default_branch": "main"},
+        '"commit"': {"repository_id": one, "sha": "a" * 40, "orphaned": False},
+        "job": {"repository_id": one, "requested_commit": "a", "requested_baseline": "auto", "devices": "[]"}
+        | {"cases": "*", "priority": 1, "policy": "{}", "state": "done", "cancel_requested": False, "body_sha256": "0"},
+        "measurement": {"job_id": one, "device_class": "cpu", "state": "done", "attempt": 1},
+        '"case"': {"name": "c", "version": "1", "kernel_group": "g", "definition": "{}"},
+        "series": {"repository_id": one, "case_id": one, "metric": "time", "unit": "ms", "device_class": "cpu"}
+        | {"backend": "cpu"},
+    }
+    point = {"series_id": one, "commit_id": one, "measurement_id": one, "value": 2.0, "low": 1.9, "high": 2.1}
+    point |= {"processes": 12, "status": "ok"}
+
+    def insert(table: str, row: dict[str, object], number: str) -> None:
+        values = {"id": number, "created_at": now} | row
+        names = ", ".join(values)
+        statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(':' + name for name in values)})"
+        connection.execute(text(statement), values)
+
+    db.upgrade(empty_url, "0003")
+    with empty_engine.begin() as connection:
+        for table, row in rows.items():
+            insert(table, row, one)
+        insert("point", point | {"arm": "A"}, one)
+    db.upgrade(empty_url)
+    with empty_engine.begin() as connection:
+        insert("point", point | {"arm": "B"}, two)
+        found = connection.execute(text("SELECT arm, value, history, clock FROM point ORDER BY arm")).all()
+    assert [tuple(row) for row in found] == [("A", 2.0, None, None), ("B", 2.0, None, None)]
+    assert db.check(empty_url) == []
+    db.downgrade(empty_url, "0003")
+    with empty_engine.connect() as connection:
+        assert connection.execute(text("SELECT arm FROM point ORDER BY arm")).scalars().all() == ["A", "B"]
+    assert not inspect(empty_engine).has_table("change_point")
+    db.upgrade(empty_url)
+    assert db.check(empty_url) == []

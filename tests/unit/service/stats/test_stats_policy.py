@@ -76,3 +76,10 @@ def test_a_look_needs_three_quarters_of_its_pairs():
     policy = JudgingPolicy()
     assert [policy.pairs_for_look(number) for number in range(6)] == [6, 9, 12, 18, 24, 36]
     assert policy.with_budget(6).pairs_for_look(0) == 5
+
+
+@pytest.mark.parametrize("level", [0.001, 2e-5])
+def test_at_level_sets_the_level_of_what_is_told(level: float) -> None:
+    policy = JudgingPolicy.for_device("cpu")
+    assert policy.at_level(level).told_alpha == pytest.approx(level)
+    assert policy.at_level(policy.told_alpha) == policy
