@@ -8,9 +8,22 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Select, and_, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
-from service.models import Case, Commit, Job, Measurement, Point, Repository, Series, Verdict
+from service.models import (
+    Alert,
+    Case,
+    ChangePoint,
+    Commit,
+    DriftNotice,
+    HistoryRequest,
+    Job,
+    Measurement,
+    Point,
+    Repository,
+    Series,
+    Verdict,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class LastVerdict:
 
 SeriesParts = tuple[Series, str, Case, int, datetime | None]
 LastPoint = tuple[UUID, float, str, datetime, str, str | None, UUID]
+ChangeParts = tuple[ChangePoint, Commit, str, UUID | None, str | None]
 PointParts = tuple[Point, Commit, UUID, str | None, float | None]
 
 
@@ -155,3 +169,65 @@ def last_verdicts(session: Session) -> dict[tuple[UUID, UUID, str], LastVerdict]
         )
         for row in rows
     }
+
+
+def _changes() -> Select[ChangePoint, Commit, str, UUID | None, str | None]:
+    """Change points with commit, the SHA before the range, and the alert about the same change."""
+    low = aliased(Commit)
+    same_change = and_(
+        Alert.repository_id == Series.repository_id,
+        Alert.base_sha == low.sha,
+        Alert.head_sha == Commit.sha,
+        Alert.kind == "speed",
+        Alert.group == Case.group,
+        Alert.pull_request.is_(None),
+    )
+    return (
+        select(ChangePoint, Commit, low.sha, Alert.id, Alert.state)
+        .join(Series, ChangePoint.series_id == Series.id)
+        .join(Case, Series.case_id == Case.id)
+        .join(Commit, ChangePoint.commit_id == Commit.id)
+        .join(low, ChangePoint.low_commit_id == low.id)
+        .outerjoin(Alert, same_change)
+    )
+
+
+def change_points(session: Session, series_id: UUID) -> Sequence[ChangeParts]:
+    """Return every change point of a series, oldest first."""
+    query = _changes().where(ChangePoint.series_id == series_id).order_by(ChangePoint.position, ChangePoint.id)
+    return session.execute(query).all()
+
+
+def newest_changes(session: Session) -> Sequence[ChangeParts]:
+    """Return the newest change point of each series that holds."""
+    ranked = (
+        select(
+            ChangePoint.id,
+            func.row_number()
+            .over(partition_by=ChangePoint.series_id, order_by=(ChangePoint.position.desc(), ChangePoint.id.desc()))
+            .label("recency"),
+        )
+        .where(ChangePoint.withdrawn_at.is_(None), ChangePoint.replaced_by.is_(None))
+        .subquery()
+    )
+    query = _changes().join(ranked, ranked.c.id == ChangePoint.id).where(ranked.c.recency == 1)
+    return session.execute(query).all()
+
+
+def drift_notices(session: Session, series_id: UUID) -> Sequence[tuple[DriftNotice, str, str]]:
+    """Return the drift notices of a series that hold, with the SHAs of both ends."""
+    since = aliased(Commit)
+    query = (
+        select(DriftNotice, since.sha, Commit.sha)
+        .join(since, DriftNotice.since_commit_id == since.id)
+        .join(Commit, DriftNotice.commit_id == Commit.id)
+        .where(DriftNotice.series_id == series_id, DriftNotice.withdrawn_at.is_(None))
+        .order_by(DriftNotice.position, DriftNotice.id)
+    )
+    return session.execute(query).all()
+
+
+def searches(session: Session, series_id: UUID) -> Sequence[HistoryRequest]:
+    """Return the jobs that a series waits for."""
+    query = select(HistoryRequest).where(HistoryRequest.series_id == series_id, HistoryRequest.outcome.is_(None))
+    return session.execute(query.order_by(HistoryRequest.id)).scalars().all()

@@ -15,7 +15,7 @@ from service.fields import CaseName, DeviceClass, RepositoryName
 from service.paging import Cursor, Limit, cursor_id, decode_cursor
 from service.series import service
 from service.series.queries import SeriesFilter
-from service.series.schemas import Overview, PointList, SeriesList, SeriesOut
+from service.series.schemas import ChangePointList, Overview, PointList, SeriesList, SeriesOut
 
 router = APIRouter(tags=["series"])
 
@@ -76,6 +76,13 @@ def list_points(
     if if_none_match is not None and etag in (tag.strip() for tag in if_none_match.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type="application/json")
+
+
+@router.get("/series/{series_id}/change-points")
+def list_change_points(series_id: UUID, context: Context, _reader: Reader) -> ChangePointList:
+    """Return where the level of a series moved, slow drift, and the jobs that look for a change right now."""
+    with context.database.reading() as session:
+        return service.list_change_points(session, series_id)
 
 
 @router.get("/overview")

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.models import Case, Commit, Point, Series
+from service.models import AlertState, Case, Commit, Point, Series
 from service.paging import encode_cursor
 from service.series import queries
-from service.series.schemas import Overview, OverviewRow, PointList, PointOut, SeriesList, SeriesOut
+from service.series.schemas import (
+    ChangeBrief,
+    ChangePointList,
+    ChangePointOut,
+    DriftNoticeOut,
+    Overview,
+    OverviewRow,
+    PointList,
+    PointOut,
+    SearchOut,
+    SeriesList,
+    SeriesOut,
+)
 
 SPARKLINE_POINTS = 30
 THROTTLED = "throttled"
+UNSETTLED = frozenset({AlertState.OPEN, AlertState.ACKNOWLEDGED})
 
 
 def get_series(session: Session, series_id: UUID) -> SeriesOut:
@@ -39,16 +53,38 @@ def list_points(session: Session, series_id: UUID) -> PointList:
     return PointList(series=_series_out(parts), unit=parts[0].unit, points=points)
 
 
+def list_change_points(session: Session, series_id: UUID) -> ChangePointList:
+    """Return what the history of a series says, and which jobs it waits for."""
+    _find(session, series_id)
+    notices = queries.drift_notices(session, series_id)
+    return ChangePointList(
+        change_points=[_change_out(parts) for parts in queries.change_points(session, series_id)],
+        drift=[
+            DriftNoticeOut(
+                since_commit=since, commit=commit, effect=row.effect, device=row.device, said_at=row.created_at
+            )
+            for row, since, commit in notices
+        ],
+        searches=[
+            SearchOut(job_id=one.job_id, low=one.baseline, high=one.candidate, asked_at=one.created_at)
+            for one in queries.searches(session, series_id)
+        ],
+    )
+
+
 def overview(session: Session, repository: str | None) -> Overview:
     """Return one row per series that has points."""
     points: defaultdict[UUID, list[queries.LastPoint]] = defaultdict(list)
     for point in queries.last_points(session, SPARKLINE_POINTS):
         points[point[0]].append(point)
     verdicts = queries.last_verdicts(session)
+    changes = {parts[0].series_id: parts for parts in queries.newest_changes(session)}
     rows = []
     for series, name, case in queries.overview(session, repository):
         verdict = verdicts.get((series.repository_id, series.case_id, series.device_class), queries.LastVerdict())
-        rows.append(_overview_row(series, name, case, points[series.id], verdict))
+        row = _overview_row(series, name, case, points[series.id], verdict)
+        row.open_change = _open_change(changes.get(series.id), points[series.id])
+        rows.append(row)
     return Overview(rows=rows)
 
 
@@ -90,6 +126,7 @@ def _point_out(point: Point, commit: Commit, job_id: UUID, verdict: str | None, 
         high=point.high,
         processes=point.processes,
         status=point.status,
+        history=point.history,
         gpu_uuid=point.gpu_uuid,
         job_id=job_id,
         measurement_id=point.measurement_id,
@@ -126,4 +163,47 @@ def _overview_row(
         last_subject=subject,
         last_job_id=job_id,
         last_at=last_at,
+        open_change=None,
     )
+
+
+def _brief_fields(parts: queries.ChangeParts) -> dict[str, Any]:
+    row, commit, low_sha, alert_id, alert_state = parts
+    return {
+        "status": row.status,
+        "effect": row.effect,
+        "commit": commit.sha,
+        "low_commit": low_sha,
+        "named": row.named,
+        "alert_id": alert_id,
+        "alert_state": alert_state,
+    }
+
+
+def _change_out(parts: queries.ChangeParts) -> ChangePointOut:
+    row, commit, *_ = parts
+    return ChangePointOut(
+        **_brief_fields(parts),
+        id=row.id,
+        subject=commit.subject,
+        author=commit.author,
+        committed_at=commit.committed_at,
+        position=row.position,
+        low=row.low,
+        interval_low=row.interval_low,
+        interval_high=row.interval_high,
+        device=row.device,
+        said_at=row.created_at,
+        job_id=row.job_id,
+        replaced_by=row.replaced_by,
+        withdrawn_at=row.withdrawn_at,
+    )
+
+
+def _open_change(parts: queries.ChangeParts | None, points: list[queries.LastPoint]) -> ChangeBrief | None:
+    if parts is None:
+        return None
+    brief = ChangeBrief(**_brief_fields(parts))
+    if brief.alert_state is not None:
+        return brief if brief.alert_state in UNSETTLED else None
+    return brief if brief.commit in {sha for *_, sha, _, _ in points} else None

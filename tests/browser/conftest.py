@@ -29,8 +29,11 @@ from service.models import (
     AlertEvent,
     ArmRun,
     Case,
+    ChangePoint,
     Commit,
     Device,
+    DriftNotice,
+    HistoryRequest,
     Job,
     JobEvent,
     KernelProfile,
@@ -244,6 +247,7 @@ class Seed:
         self.site.jobs["queued"] = self.job(COMMITS - 1, State.QUEUED, minutes_ago=2)[0].id
         self.live_job()
         self.alert(CASES[1])
+        self.said()
 
     def commit(self, position: int) -> Commit:
         subjects = ("csrc: gather dk and dv by key owner", "geometry: build arcs once", "tests: wrap arcs at the pole")
@@ -384,6 +388,27 @@ class Seed:
         )
         self.add(AlertEvent(alert_id=alert.id, kind="opened", actor=HOSTILE, job_id=job.id, payload={}))
         self.site.alert_id = alert.id
+
+    def said(self) -> None:
+        """What the history of the first case says: one change of each kind, one taken back, drift; and a job is out."""
+        keys = {"series_id": self.site.series[CASES[0]], "device": "cpu-0"}
+        commits, done = self.site.commits, self.site.jobs["done"]
+        shown = {"interval_low": 0.097, "interval_high": 0.103, "job_id": done}
+        for position, low, status, effect, more in (
+            (STEP, STEP - 1, "confirmed", 0.1, shown),
+            (11, 7, "unconfirmed", -0.03, {}),
+            (4, 3, "surroundings", 0.02, {}),
+            (13, 12, "confirmed", 0.5, {"withdrawn_at": utc_now()}),
+        ):
+            ends = {"commit_id": commits[position].id, "low_commit_id": commits[low].id}
+            what = {"status": status, "effect": effect, "named": status == "confirmed", "raised_at": position + 1}
+            self.add(ChangePoint(**keys, **ends, **what, position=position, low=low, **more))
+        ends = {"since_commit_id": commits[6].id, "commit_id": commits[18].id}
+        self.add(DriftNotice(**keys, **ends, since=6, position=18, effect=0.023))
+        asked = {"candidate": 17, "baseline": 16, "cause_id": commits[17].id, "wave": 0, "level": 0.001, "left": 0.005}
+        measurement_id = self.site.measurements["done"]
+        job_id = self.site.jobs["queued"]
+        self.add(HistoryRequest(series_id=keys["series_id"], job_id=job_id, raised_by=measurement_id, **asked))
 
     def stages(self, measurement: Measurement, *names: str) -> None:
         for number, name in enumerate(names):

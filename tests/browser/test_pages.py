@@ -121,6 +121,47 @@ def test_series(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
     page.screenshot(path=tmp_path / "series.png", full_page=True)
 
 
+def test_change_points_are_drawn_and_listed(site: Site, page: Page, answer: Ask, tmp_path: Path) -> None:
+    series = site.series[site.case_names[0]]
+    page.goto(f"{site.url}/series/{series}")
+    traces(page, "trend")
+    lines = page.locator("#trend .shapelayer path")
+    # the lane of verdicts, three changes that hold, and the commits of the one that names none
+    expect(lines).to_have_count(5)
+    dashes = [line.evaluate("(path) => getComputedStyle(path).strokeDasharray") for line in lines.all()]
+    assert len(set(dashes)) == 3
+    for status in ("confirmed", "unconfirmed", "surroundings"):
+        expect(page.locator("#trend-legend")).to_contain_text(f"change point, {status}")
+    rows = page.locator("#changes-body tbody tr")
+    expect(rows).to_have_count(4)
+    confirmed = rows.filter(has_text="+10.00 %")
+    expect(confirmed.locator(".badge").first).to_have_text("confirmed")
+    expect(confirmed).to_contain_text("+9.70 … +10.30 %")
+    expect(confirmed.get_by_role("link", name="its pairs")).to_have_attribute("href", f"/jobs/{site.jobs['done']}")
+    found = answer(f"/series/{series}/change-points")["change_points"]
+    (step,) = [one for one in found if one["effect"] == 0.1]
+    link = confirmed.get_by_role("link", name=step["commit"][:9])
+    expect(link).to_have_attribute(
+        "href", f"/compare?repository=s2bench&base={step['low_commit']}&head={step['commit']}"
+    )
+    expect(rows.filter(has_text="drift")).to_contain_text("+2.30 %")
+    expect(rows.filter(has_text="unconfirmed")).to_contain_text("after ")
+    note = page.get_by_role("link", name="A job is looking for a change")
+    expect(note).to_have_attribute("href", f"/jobs/{site.jobs['queued']}")
+    page.get_by_role("button", name="By date").click()
+    expect(lines).to_have_count(5)
+    nothing_ran(page)
+    no_overflow(page)
+    page.screenshot(path=tmp_path / "changes.png", full_page=True)
+    page.goto(f"{site.url}/series/{site.series[site.case_names[1]]}")
+    expect(page.locator("#changes-body")).to_contain_text("No change points")
+    page.goto(site.url)
+    mark = page.locator("#cases-body tr").filter(has_text=site.case_names[0]).locator(".change-mark")
+    expect(mark).to_have_text(f"+10.0 % at {step['commit'][:9]}")
+    expect(mark).to_have_attribute("href", f"/series/{series}")
+    expect(page.locator(".change-mark")).to_have_count(1)
+
+
 def test_series_view_is_in_the_address(site: Site, page: Page, answer: Ask) -> None:
     series = site.series[site.case_names[0]]
     page.goto(f"{site.url}/series/{series}")

@@ -1,6 +1,7 @@
 // Overview: one row per case and device class, and the newest jobs.
 
 import { get } from "./api.js";
+import { changeMark } from "./changes.js";
 import { breakable, byId, element, empty, failure, loading, show } from "./dom.js";
 import { ago, interval, percent, plural, quantity, shortSha, stamp } from "./format.js";
 import { jobLine } from "./job_line.js";
@@ -149,10 +150,11 @@ function columns(rows) {
 }
 
 function trend(row) {
-  return sparkline(
+  const line = sparkline(
     row.sparkline,
     `${plural(row.sparkline.length, "value")}, last ${quantity(row.last_value, row.unit)}`,
   );
+  return row.open_change ? element("div", {}, line, changeMark(row.open_change, `/series/${row.series_id}`)) : line;
 }
 
 function effectCell(row, reach) {

@@ -1,6 +1,7 @@
 // Series: the trend of one case on one device class, its view in the address, and its points as a table.
 
 import { apiUrl, get } from "./api.js";
+import { changesTable, holds } from "./changes.js";
 import { byId, choices, element, empty, failure, loading, show } from "./dom.js";
 import { csvLink, jsonLink } from "./download.js";
 import { ago, day, number, percent, plural, quantity, shortSha, stamp } from "./format.js";
@@ -15,12 +16,15 @@ const environments = new Map();
 const view = readView();
 let series = null;
 let points = [];
+let said = { change_points: [], drift: [], searches: [] };
 
 async function start() {
   loading(byId("points-body"));
   try {
-    const answer = await get(`/series/${encodeURIComponent(seriesId)}/points`);
+    const path = `/series/${encodeURIComponent(seriesId)}`;
+    const [answer, changes] = await Promise.all([get(`${path}/points`), get(`${path}/change-points`)]);
     series = answer.series;
+    said = changes;
     points = answer.points;
   } catch (error) {
     failure(byId("series"), error, "This series could not be loaded");
@@ -28,6 +32,7 @@ async function start() {
   }
   renderHead();
   renderTools();
+  renderChanges();
   renderTable();
   await renderTrend();
   await renderSiblings();
@@ -175,14 +180,35 @@ async function renderTrend() {
       `${series.metric} of ${series.case} over ${plural(points.length, "point")}; the table below has the values`,
     );
     await draw(target, (theme, width) => ({
-      ...trendPlot(shown(), series, view, theme, width),
+      ...trendPlot(shown(), said.change_points, series, view, theme, width),
       tip: (point) => pointCard(point, series, environmentOf(point)),
     }));
     onRange(target, keepRange);
-    show(byId("trend-legend"), ...trendLegend(shown()));
+    show(byId("trend-legend"), ...trendLegend(shown(), said.change_points));
   } catch (error) {
     failure(target, error, "The plot could not be drawn");
   }
+}
+
+/** Change points and drift; while a job looks for a change, its link. */
+function renderChanges() {
+  const note = byId("changes-note");
+  show(
+    note,
+    ...said.searches.map((search) =>
+      element("a", { href: `/jobs/${search.job_id}`, text: "A job is looking for a change" }),
+    ),
+  );
+  const body = byId("changes-body");
+  if (!said.change_points.some(holds) && said.drift.length === 0) {
+    empty(
+      body,
+      "No change points",
+      element("p", { text: "A change point appears when the level has moved at a commit of the default branch." }),
+    );
+    return;
+  }
+  show(body, element("div", { class: "table-box" }, changesTable(said.change_points, said.drift, series)));
 }
 
 function keepRange(range) {

@@ -1,6 +1,7 @@
 // The trend of a series: line and interval band per GPU, gaps where there is no evidence, verdicts in a lane below.
 
 import { day, number, percent, plural, shortSha, words } from "./format.js";
+import { changeLegend, changeShapes } from "./changes.js";
 import { axis } from "./plot.js";
 import { element, svg } from "./dom.js";
 
@@ -15,6 +16,14 @@ const LANE = {
   not_comparable: { symbol: "square-open", size: 7 },
   failed: { symbol: "x", size: 9, color: "regressed" },
 };
+const LEFT_OUT = {
+  throttled: "throttled",
+  sparse: "too few processes",
+  clock_low: "its clock was lower than this GPU usually has",
+  bad_value: "its value is impossible",
+  off_line: "its commit is not on the default branch",
+  late: "it came after all that the history remembers",
+};
 const STATUS = {
   ok: "enough admitted processes",
   throttled: "throttled: under half of the pairs admitted",
@@ -22,14 +31,16 @@ const STATUS = {
 };
 
 /** `view`: {x: "commit" | "date", y: "fit" | "zero", range}; `points` in the order of their commits. */
-export function trendPlot(points, series, view, theme, width) {
+export function trendPlot(points, changes, series, view, theme, width) {
   const place = placing(points, view.x);
   const data = gpusOf(points).flatMap((gpu, index) => {
     const own = points.filter((point) => point.gpu_uuid === gpu);
     return gpuTraces(own, place, theme, theme[GPU_COLORS[index % GPU_COLORS.length]]);
   });
   data.push(...statusTraces(points, place, theme), ...laneTraces(points, place, theme));
-  return { data, layout: layout(points, series, view, theme, place, width) };
+  const frame = layout(points, series, view, theme, place, width);
+  frame.shapes.push(...changeShapes(changes, place, theme));
+  return { data, layout: frame };
 }
 
 /** The card of a point; `environment` is a promise of more facts. */
@@ -45,6 +56,8 @@ export function pointCard(point, series, environment) {
   if (point.author) facts.splice(2, 0, ["author", point.author]);
   if (point.verdict)
     facts.push(["verdict", `${words(point.verdict)} ${point.effect === null ? "" : percent(point.effect)}`]);
+  if (point.history && point.history !== "ok")
+    facts.push(["left out of the history", LEFT_OUT[point.history] ?? words(point.history)]);
   if (point.gpu_uuid) facts.push(["GPU", point.gpu_uuid]);
   return { title: point.subject ?? "subject unknown", facts, later: environment };
 }
@@ -63,7 +76,7 @@ function gpuLegend(points) {
   );
 }
 
-export function trendLegend(points) {
+export function trendLegend(points, changes) {
   const has = (status) => points.some((point) => point.status === status);
   const items = [
     [
@@ -81,20 +94,32 @@ export function trendLegend(points) {
     [key(svg("path", { class: "up", d: "M11 2 15 9H7z" })), "regressed"],
     [key(svg("path", { class: "down", d: "M11 10 7 3h8z" })), "improved"],
   ];
-  return [...gpuLegend(points), ...items.filter(Boolean).map(([mark, text]) => element("span", {}, mark, text))];
+  const marks = items.filter(Boolean).map(([mark, text]) => element("span", {}, mark, text));
+  return [...gpuLegend(points), ...marks, ...changeLegend(changes)];
 }
 
 const gpusOf = (points) => [...new Set(points.map((point) => point.gpu_uuid))];
 
 const key = (...shapes) => svg("svg", { class: "key", viewBox: "0 0 22 12", "aria-hidden": "true" }, ...shapes);
 
-/** Where a point lies on the x axis: at its commit (evenly spaced) or at its date. */
+/**
+ * Where a point lies on the x axis: at its commit (evenly spaced) or at its date. `commit(sha)` is the place of a commit
+ * and `before(change)` that of a change; null where the commit is not shown.
+ */
 function placing(points, kind) {
-  if (kind === "date") return { type: "date", of: (point) => point.committed_at ?? point.measured_at };
+  if (kind === "date") {
+    const of = (point) => point.committed_at ?? point.measured_at;
+    const dates = new Map(points.map((point) => [point.commit, of(point)]));
+    const commit = (sha) => dates.get(sha) ?? null;
+    return { type: "date", of, commit, before: (change) => commit(change.commit) };
+  }
   const shas = [...new Set(points.map((point) => point.commit))];
   const short = new Set(shas.map(shortSha)).size === shas.length;
   const label = (sha) => (short ? shortSha(sha) : sha);
-  return { type: "category", of: (point) => label(point.commit), categories: shas.map(label), shas };
+  const index = new Map(shas.map((sha, at) => [sha, at]));
+  const commit = (sha) => index.get(sha) ?? null;
+  const before = (change) => (index.has(change.commit) ? index.get(change.commit) - 0.5 : null);
+  return { type: "category", of: (point) => label(point.commit), categories: shas.map(label), shas, commit, before };
 }
 
 /** One value per commit: the median one of its usable points. A commit without any is a gap. */
