@@ -34,6 +34,7 @@
 //   dy, y like the forward's y, lse as the forward gave it; the rest as above. needs: which of dq, dk, dv are wanted;
 //   the others come back empty, of shape [0]. Both gathers keep their sums to themselves: no atomics, bitwise
 //   deterministic, for torch.use_deterministic_algorithms too. Not differentiable itself, and lse has no gradient.
+//   On a CPU lse and y need not be exact: p is made to sum to 1 per query, and p (dy . v - delta) to 0.
 //   Not touched by autocast: it runs in the dtypes that the forward ran in, and dy must come in that of y.
 TORCH_LIBRARY(s2attn, m) {
   m.def(

@@ -214,7 +214,7 @@ inline BackwardOutputs backward_outputs(const BackwardInputs& in, std::array<boo
     return needed ? at::empty(like.sizes(), like.options()) : at::empty({0}, like.options());
   };
   return {gradient(in.forward.q, needs[0]), gradient(in.forward.k, needs[1]), gradient(in.forward.v, needs[2]),
-          at::empty({2, in.lse.numel()}, in.lse.options())};
+          at::empty({kStatistics, in.lse.numel()}, in.lse.options())};
 }
 
 inline BackwardParams backward_params(const BackwardInputs& in, const BackwardOutputs& out) {

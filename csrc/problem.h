@@ -59,6 +59,9 @@ struct ForwardParams {
   float* lse;
 };
 
+// Floats per query and head that a backward may leave in its workspace.
+constexpr int kStatistics = 3;
+
 struct BackwardParams {
   Shape shape;
   GatherTable query_table;
@@ -70,7 +73,7 @@ struct BackwardParams {
   const void* y;
   const float* lse;
   const float* quad_weights;
-  float* workspace;  // two floats per query and head
+  float* workspace;  // kStatistics floats per query and head
   void* dq;      // a null pointer where the gradient is not asked for
   void* dk;
   void* dv;

@@ -123,7 +123,7 @@ TOLERANCES = {
     torch.float64: Tolerance(1e-12, 1e-12),
     # sums of float32; rounding float64 inputs alone gives 1e-7
     torch.float32: Tolerance(2e-6, 1e-5),
-    # results are rounded (half a place is 2^-12 to 2^-11), and delta is that of the rounded y
+    # results are rounded (half a place is 2^-12 to 2^-11), and on CUDA delta is that of the rounded y
     torch.float16: Tolerance(6e-4, 1e-5),
     # the same, with 2^-9 to 2^-8
     torch.bfloat16: Tolerance(5e-3, 1e-5),

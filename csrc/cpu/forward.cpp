@@ -74,7 +74,7 @@ void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
     dot<n>(q, k, strip, scores);
     softmax.raise_maximum<n>(scores);
     for (int i = 0; i < n; ++i) scores[i] = softmax.weigh(scores[i], params.quad_weights[strip[i].lat]);
-    accumulate<n>(v, strip, scores, y);
+    accumulate<n>(v, strip, {scores, y});
     empty = false;
   });
   const Lanes lse = softmax.finish(empty);

@@ -46,16 +46,59 @@ void dot(OwnerChannels owner, const HeadLines& partners, const Partner* strip, L
   for (int i = 0; i < n; ++i) products[i] = sums[i];
 }
 
-// sums[c] += sum over the strip of factors[i] * partner i [c].
+// What is summed over a strip: sums[c] += sum of factors[i] * partner i [c].
+struct WeightedSum {
+  const Lanes* factors;
+  Lanes* sums;
+};
+
 template <int n>
-void accumulate(const HeadLines& partners, const Partner* strip, const Lanes* factors, Lanes* sums) {
+void accumulate(const HeadLines& partners, const Partner* strip, WeightedSum a) {
   const float* partner[n];
   for (int i = 0; i < n; ++i) partner[i] = partners.at(strip[i].line, strip[i].x);
   for (int32_t c = 0; c < partners.channels(); ++c) {
-    Lanes sum = sums[c];
-    for (int i = 0; i < n; ++i) sum += factors[i] * load(partner[i] + c * partners.stride());
-    sums[c] = sum;
+    Lanes sum = a.sums[c];
+    for (int i = 0; i < n; ++i) sum += a.factors[i] * load(partner[i] + c * partners.stride());
+    a.sums[c] = sum;
   }
+}
+
+// Loads are what these loops wait for, so what needs the same partners is done together.
+template <int n>
+void accumulate_both(const HeadLines& partners, const Partner* strip, WeightedSum a, WeightedSum b) {
+  const float* partner[n];
+  for (int i = 0; i < n; ++i) partner[i] = partners.at(strip[i].line, strip[i].x);
+  for (int32_t c = 0; c < partners.channels(); ++c) {
+    Lanes sum_a = a.sums[c], sum_b = b.sums[c];
+    for (int i = 0; i < n; ++i) {
+      const Lanes value = load(partner[i] + c * partners.stride());
+      sum_a += a.factors[i] * value;
+      sum_b += b.factors[i] * value;
+    }
+    a.sums[c] = sum_a;
+    b.sums[c] = sum_b;
+  }
+}
+
+// dot() and accumulate(): a backward took 1.05x to 1.09x as long with one after the other (quick suite, EPYC Zen 4,
+// 1 thread, CPU time, 2026-11-30).
+template <int n>
+void dot_and_accumulate(OwnerChannels owner, const HeadLines& partners, const Partner* strip, Lanes* products,
+                        WeightedSum a) {
+  const float* partner[n];
+  Lanes dots[n] = {};
+  for (int i = 0; i < n; ++i) partner[i] = partners.at(strip[i].line, strip[i].x);
+  for (int32_t c = 0; c < partners.channels(); ++c) {
+    const Lanes own = load(owner.first + c * owner.stride);
+    Lanes sum = a.sums[c];
+    for (int i = 0; i < n; ++i) {
+      const Lanes value = load(partner[i] + c * partners.stride());
+      dots[i] += own * value;
+      sum += a.factors[i] * value;
+    }
+    a.sums[c] = sum;
+  }
+  for (int i = 0; i < n; ++i) products[i] = dots[i];
 }
 
 // Calls visit.template operator()<count>(strip).

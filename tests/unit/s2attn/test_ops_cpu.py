@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from attention_cases import TOLERANCES, Call, Expected, draw, each_dtype, errors
+from attention_cases import EACH_DIRECTION, TOLERANCES, Call, Expected, draw, each_dtype, errors, expected_of
 
 from s2attn import AttentionProblem, NeighborhoodAttentionS2, neighborhood, neighborhood_attention
 from s2attn.ops import registration
@@ -71,14 +71,14 @@ def test_results_are_rounded_to_nearest_even(dtype: torch.dtype, nlon: int) -> N
     half_a_place = torch.full_like(values, 16.0 if dtype == torch.float16 else 2.0**119)
     a = torch.cat([values, values, values, values])
     b = torch.cat([values.roll(-1), scattered, half_a_place, values / 256])
-    problem = AttentionProblem((1, nlon), (1, nlon), *2 * ["legendre-gauss"], 3.2, channels_out=a.numel())
-    dy = torch.zeros(problem.output_tensor_shape(1), dtype=dtype)
-    dy[0, 0, 0], dy[0, 0, 1] = a, b
+    # a query north and one south of each key, which is the only one that they see
+    problem = AttentionProblem((1, nlon), (2, nlon), *2 * ["legendre-gauss"], 0.7, channels_out=a.numel())
+    dy = torch.stack((a, b))[None, :, None].expand(problem.output_tensor_shape(1)).contiguous()
     call = draw(problem, batch=1, dtype=dtype)._replace(dy=dy)
     call = call._replace(q=torch.zeros_like(call.q))
     q, k, v, _, *tables_and_heads = _changed(call)
-    # p = 1 with these statistics, so dv is the sum of all dy
-    lse = torch.zeros(1, 1, nlon, 1)
+    # so p = 1, and dv is the sum of both dy
+    lse = torch.zeros(1, 2, nlon, 1)
     dv = torch.ops.s2attn.neighborhood_attention_backward(
         dy, q, k, v, torch.zeros_like(dy), lse, torch.ones(1), *tables_and_heads, [False, False, True]
     )[2]
@@ -112,6 +112,17 @@ def test_results_are_bitwise_the_same_in_every_run_and_for_every_number_of_threa
         torch.set_num_threads(threads)
         for got, one_thread in zip((*call.forward(), *call.backward()), expected, strict=True):
             assert torch.equal(got, one_thread)
+
+
+@pytest.mark.parametrize("name", [*EACH_DIRECTION, "wide_values"])
+def test_roundings_of_the_saved_lse_and_y_do_not_reach_the_gradients(name: str) -> None:
+    call = draw(name)
+    dy, q, k, v, y, lse, *rest = call.backward_arguments()
+    noise = torch.rand(y.shape, generator=torch.Generator().manual_seed(3)) - 0.5
+    inexact = (y * (1.0 + 1e-2 * noise), lse + 1e-2)
+    found = torch.ops.s2attn.neighborhood_attention_backward(dy, q, k, v, *inexact, *rest)
+    got = dict(zip(("dq", "dk", "dv"), found, strict=True))
+    assert max(errors(got, expected_of(name, torch.float32)).values()) < TOLERANCES[torch.float32].relative
 
 
 @DIRECTIONS
