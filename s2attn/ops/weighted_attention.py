@@ -2,9 +2,10 @@ r"""Global attention with a weight per key, in the fused kernels of ``scaled_dot
 
 .. math:: y_o = \sum_i w_i e^{q_o \cdot k_i} v_i \, / \, \sum_i w_i e^{q_o \cdot k_i}
 
-The weight is a bias of the score, log w_i. As a float ``attn_mask`` it would cost the fused kernels (FlashAttention
-takes no mask), so it rides in the inner product instead: q gets the channels (1, 1, 1, 1) and k the channels
-(a, b, c, d) with a + b + c + d = log(w_i / max w); then
+The weight is a bias of the score, log w_i. On a CPU torch's fused kernel takes it as a float ``attn_mask`` of one row,
+so there it is one. Elsewhere a mask would cost the fused kernels (FlashAttention takes none), so the bias rides in the
+inner product instead: q gets the channels (1, 1, 1, 1) and k the channels (a, b, c, d) with a + b + c + d =
+log(w_i / max w); then
 
     [q, 1, 1, 1, 1] . [k, a, b, c, d] = q . k + log w_i - log max w
 
@@ -21,10 +22,17 @@ kernels sum in float32, so the weights enter no less exactly than the scores the
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch.nn import functional
 
+from s2attn.ops.autocast import reconciled
+
 PIECES = 4
+# Devices whose fused kernels take a mask of one row. Channels there cost copies of q and k and a wider product: 1.6x
+# the CPU time (forward, float32, 45x90, 64 channels, EPYC Zen 4, 2 threads, 2026-11-30).
+MASKED_DEVICES = frozenset({"cpu"})
 # channels per head are padded to a multiple: what the fused kernels of every dtype and device accept
 _ALIGNMENT = 8
 
@@ -77,22 +85,50 @@ def weighted_attention(
 
     Notes
     -----
-    The fused kernels want q, k and v equally wide: all three are padded with zeros to a common multiple of 8 channels.
-    On CUDA FlashAttention takes up to 256 of them; wider heads run in the memory-efficient kernel.
+    The fused kernels want q, k and v equally wide: narrower ones are padded with zeros, on CUDA all three to a common
+    multiple of 8 channels. There FlashAttention takes up to 256; wider heads run in the memory-efficient kernel.
     """
-    q, k, v = (x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) for x in (q, k, v))
-    c, cv = q.shape[-1], v.shape[-1]
-    width = -(-max(c + PIECES, cv) // _ALIGNMENT) * _ALIGNMENT
-    ones = functional.pad(q.new_ones(PIECES), (0, width - c - PIECES))
-    logs = functional.pad(channels.to(k.dtype), (0, width - c - PIECES))[:, None, None]
+    shape = (*q.shape[:3], v.shape[-1])
+    if q.device.type in MASKED_DEVICES:
+        q, k, v = reconciled(q.device.type, q, k, v)
+        bias = _score_bias(channels, q.dtype, nlon=k.shape[2])
+        q, k, v = _split(heads, q, k, v)
+        with _without_autocast(q.device.type):  # it would round the mask
+            return _attend(q, k, v, bias, drop_rate).reshape(shape)
+    q, k, v = _split(heads, q, k, v)
+    width = -(-max(q.shape[-1] + PIECES, v.shape[-1]) // _ALIGNMENT) * _ALIGNMENT
+    rest = (0, width - q.shape[-1] - PIECES)
+    ones = functional.pad(q.new_ones(PIECES), rest)
+    logs = functional.pad(channels.to(k.dtype), rest)[:, None, None]
+    return _attend(_widened(q, ones), _widened(k, logs), v, None, drop_rate).reshape(shape)
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+    # only where it is on: torch.export would put the context, and all that is in it, into a graph of its own
+    on = torch.is_autocast_enabled(device_type)
+    return torch.autocast(device_type, enabled=False) if on else nullcontext()
+
+
+def _split(heads: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """[B, nlat, nlon, heads * C] -> [B, nlat, nlon, heads, C], views."""
+    return tuple(x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) for x in tensors)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, drop_rate: float
+) -> torch.Tensor:
+    """Attention of [B, nlat, nlon, heads, C], narrower tensors padded: [B, points, heads, Cv]."""
+    width = max(q.shape[-1], v.shape[-1])
     y = functional.scaled_dot_product_attention(
-        _by_head(_widened(q, ones)),
-        _by_head(_widened(k, logs)),
-        _by_head(functional.pad(v, (0, width - cv))),
-        dropout_p=drop_rate,
-        scale=1.0,
+        _by_head(q, width), _by_head(k, width), _by_head(v, width), attn_mask=bias, dropout_p=drop_rate, scale=1.0
     )
-    return y[..., :cv].transpose(1, 2).reshape(*q.shape[:3], heads * cv)
+    return y[..., : v.shape[-1]].transpose(1, 2)
+
+
+def _score_bias(channels: torch.Tensor, dtype: torch.dtype, *, nlon: int) -> torch.Tensor:
+    """Return the logarithms of the weights as a mask [1, nlat * nlon]: float32, for float64 inputs float64."""
+    logs = channels.double().sum(dim=-1).to(torch.promote_types(dtype, torch.float32))
+    return logs.repeat_interleave(nlon)[None]
 
 
 def _widened(x: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
@@ -100,6 +136,7 @@ def _widened(x: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
     return torch.cat((x, tail.expand(*x.shape[:-1], -1)), dim=-1).contiguous()
 
 
-def _by_head(x: torch.Tensor) -> torch.Tensor:
-    """[B, nlat, nlon, heads, C] -> [B, heads, nlat * nlon, C], a view."""
-    return x.flatten(1, 2).transpose(1, 2)
+def _by_head(x: torch.Tensor, width: int) -> torch.Tensor:
+    """[B, nlat, nlon, heads, C] -> [B, heads, nlat * nlon, width]: a view, or padded with zeros."""
+    padded = x if x.shape[-1] == width else functional.pad(x, (0, width - x.shape[-1]))  # by nothing it would copy
+    return padded.flatten(1, 2).transpose(1, 2)

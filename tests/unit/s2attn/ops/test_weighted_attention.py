@@ -8,10 +8,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from s2attn import AttentionProblem, neighborhood, neighborhood_attention
 from s2attn.geometry import latitude_weights
+from s2attn.ops import weighted_attention as module
 from s2attn.ops.weighted_attention import log_weight_channels, weighted_attention
 
 GRIDS = ["equiangular", "legendre-gauss", "lobatto"]
 DTYPES = pytest.mark.parametrize("dtype", ROUNDED_WEIGHTS, ids=str)
+
+
+@pytest.fixture(params=["mask", "channels"], autouse=True)
+def _carried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways for the weights to reach the kernel, whichever is chosen on a CPU."""
+    monkeypatch.setattr(module, "MASKED_DEVICES", {"mask": {"cpu"}, "channels": set()}[request.param])
 
 
 def draw(problem: AttentionProblem, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -96,6 +103,9 @@ def test_splitting_the_logarithm_is_what_makes_it_exact(dtype: torch.dtype, tole
     v[:, worst] = 1.0
     exact = float(w[worst] / w.sum())
     assert float(weighted_attention(q, k, v, channels, heads=1)) == pytest.approx(exact, rel=tolerance)
+    wide = [x.float() for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        assert float(weighted_attention(*wide, channels, heads=1)) == pytest.approx(exact, rel=tolerance)
     unsplit = channels * torch.tensor([1, 0, 0, 0])
     assert abs(float(weighted_attention(q, k, v, unsplit, heads=1)) / exact - 1) > 0.01
 
