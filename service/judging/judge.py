@@ -1,4 +1,4 @@
-"""From the evidence of all cases of a job to one decision per case: numerics, pairs, multiplicity, environment."""
+"""From the evidence of a job's cases to one decision each: numerics, pairs, multiplicity, environment, confirmation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from service.stats.admission import CaseHistory
+from service.stats.confirmation import confirm
 from service.stats.environment import with_environment
 from service.stats.multiplicity import discoveries
 from service.stats.pairs import PairObservation
@@ -27,7 +28,10 @@ class CaseFailure:
 
 @dataclass(frozen=True)
 class CaseInput:
-    """All evidence on one case; numerics as in the benchmark document (None: not measured)."""
+    """All evidence on one case; numerics as in the benchmark document (None: not measured).
+
+    `fresh` are the pairs measured to confirm a change that `pairs` found.
+    """
 
     pairs: Sequence[PairObservation]
     numerics: Mapping[str, Any] | None
@@ -35,6 +39,7 @@ class CaseInput:
     group: str
     failure: CaseFailure | None = None
     history: CaseHistory | None = None
+    fresh: Sequence[PairObservation] = ()
 
 
 def judge_cases(
@@ -45,17 +50,27 @@ def judge_cases(
 ) -> dict[str, CaseDecision]:
     """Return a decision for every case; verdict None means that it wants more pairs (never when `final`).
 
+    A case that wants pairs has no `claim`; one that wants fresh pairs has the change as its claim that they are to
+    confirm. That begins when no case wants pairs any more, or `policy.looks[-1]` of them are spent.
+
     Failed candidate numerics come before any speed; a baseline that failed or computes wrong numbers, and a case that
     one arm lacks, give not_comparable. Changes must survive the false discovery rate over the job's cases; one that
     does not goes on measuring, or ends inconclusive. Once nothing is open, the surroundings are examined
-    (`with_environment`).
+    (`with_environment`), and what they do not explain has to be confirmed (`confirm`).
     """
-    decisions = {name: _barred(case, policy) or _timed(case, policy, final) for name, case in cases.items()}
-    decisions = _with_discoveries(decisions, policy, final)
+    spent = final or max((len(case.pairs) for case in cases.values()), default=0) >= policy.looks[-1]
+    decisions = {name: _barred(case, policy) or _timed(case, policy, spent) for name, case in cases.items()}
+    decisions = _with_discoveries(decisions, policy, spent)
     if any(one.verdict is None for one in decisions.values()):
         return decisions
-    watched = {name: decide(pairs, policy, final=True) for name, pairs in (canaries or {}).items()}
-    return with_environment(decisions, {name: case.group for name, case in cases.items()}, watched, policy)
+    groups = {name: case.group for name, case in cases.items()}
+    decisions = with_environment(decisions, groups, judge_canaries(canaries or {}, policy), policy)
+    return {name: _confirmed(one, cases[name], policy, final) for name, one in decisions.items()}
+
+
+def judge_canaries(canaries: Mapping[str, Sequence[PairObservation]], policy: JudgingPolicy) -> dict[str, CaseDecision]:
+    """Return the decision on each canary: judged like a case, at the level of what is believed without fresh pairs."""
+    return {name: decide(pairs, policy.unconfirmed(), final=True) for name, pairs in canaries.items()}
 
 
 def numerics_summary(
@@ -108,6 +123,12 @@ def _timed(case: CaseInput, policy: JudgingPolicy, final: bool) -> CaseDecision:
         )
         return replace(decision, reasons=(*decision.reasons, why))
     return decision
+
+
+def _confirmed(decision: CaseDecision, case: CaseInput, policy: JudgingPolicy, final: bool) -> CaseDecision:
+    if decision.verdict not in CHANGES:
+        return decision
+    return confirm(decision, case.pairs, case.fresh, policy, final=final, history=case.history)
 
 
 def _with_discoveries(

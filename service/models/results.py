@@ -34,7 +34,7 @@ class ArmRun(Identified, Base):
 
     measurement_id: Mapped[UUID] = mapped_column(ForeignKey("measurement.id"), index=True)
     attempt: Mapped[int]
-    purpose: Mapped[str] = mapped_column(String(20))  # numerics | pair
+    purpose: Mapped[str] = mapped_column(String(20))  # numerics | pair | confirm | canary (before the arm's process)
     pair_index: Mapped[int]
     arm: Mapped[str] = mapped_column(String(1))  # A = baseline, B = candidate
     order: Mapped[str] = mapped_column("pair_order", String(2))  # AB | BA

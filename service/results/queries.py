@@ -30,7 +30,9 @@ Baseline = aliased(Commit)
 
 MeasurementRow = tuple[Measurement, Job, str, str | None, str | None, Commit | None, Commit | None]
 RunRow = tuple[int, str, str, str | None, dict[str, Any]]
-BlockRow = tuple[int, str, str, str | None, str, str, str, bytes]
+BlockRow = tuple[str, int, str, str, str | None, str, str, str, bytes]
+PAIRED = ("pair", "confirm")  # purposes of processes whose samples are compared; beside them run the canaries
+CANARY = "canary"
 
 
 def measurement(session: Session, measurement_id: UUID) -> MeasurementRow | None:
@@ -54,11 +56,14 @@ def exists(session: Session, measurement_id: UUID) -> bool:
 
 
 def runs(session: Session, measurement_id: UUID) -> Sequence[RunRow]:
-    """Return pair index, purpose, arm, GPU and environment of each process of the last attempt, in the order taken."""
+    """Return pair index, purpose, arm, GPU and environment of each process of the last attempt, in the order taken.
+
+    Canaries are no process of an arm.
+    """
     query = (
         select(ArmRun.pair_index, ArmRun.purpose, ArmRun.arm, ArmRun.gpu_uuid, ArmRun.environment)
         .join(Measurement, (Measurement.id == ArmRun.measurement_id) & (Measurement.attempt == ArmRun.attempt))
-        .where(ArmRun.measurement_id == measurement_id)
+        .where(ArmRun.measurement_id == measurement_id, ArmRun.purpose != CANARY)
         .order_by(ArmRun.id)
     )
     return session.execute(query).all()
@@ -85,12 +90,14 @@ def commits(session: Session, ids: Iterable[UUID]) -> dict[UUID, str]:
 
 
 def sample_blocks(session: Session, measurement_id: UUID, metric: str, case: str | None = None) -> Sequence[BlockRow]:
-    """Return the samples of a measurement's pairs: index, order, arm, GPU, case, version, unit and bytes.
+    """Return the samples of a measurement's pairs: purpose, index, order, arm, GPU, case, version, unit and bytes.
 
-    Only the last attempt counts: a measurement that moves to another device begins again.
+    The canaries are among them as cases of their own. Only the last attempt counts: a measurement that moves to another
+    device begins again.
     """
     query = (
         select(
+            ArmRun.purpose,
             ArmRun.pair_index,
             ArmRun.order,
             ArmRun.arm,
@@ -103,7 +110,9 @@ def sample_blocks(session: Session, measurement_id: UUID, metric: str, case: str
         .join(ArmRun, SampleBlock.arm_run_id == ArmRun.id)
         .join(Case, SampleBlock.case_id == Case.id)
         .join(Measurement, (Measurement.id == ArmRun.measurement_id) & (Measurement.attempt == ArmRun.attempt))
-        .where(ArmRun.measurement_id == measurement_id, ArmRun.purpose == "pair", SampleBlock.metric == metric)
+        .where(
+            ArmRun.measurement_id == measurement_id, ArmRun.purpose.in_((*PAIRED, CANARY)), SampleBlock.metric == metric
+        )
         .order_by(ArmRun.pair_index, Case.name, ArmRun.arm)
     )
     if case is not None:

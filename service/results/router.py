@@ -12,7 +12,7 @@ from service.auth import Reader
 from service.context import Context
 from service.fields import CaseName
 from service.results import service
-from service.results.schemas import KernelList, MeasurementOut, PairList, SampleList
+from service.results.schemas import EvidenceOut, KernelList, MeasurementOut, PairList, SampleList
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
@@ -24,6 +24,14 @@ class SampleQuery(BaseModel):
 
     case: CaseName
     metric: Literal["time", "host_enqueue"] = "time"
+
+
+class EvidenceQuery(BaseModel):
+    """Whose evidence to return."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    case: CaseName
 
 
 @router.get("/{measurement_id}")
@@ -47,6 +55,15 @@ def list_samples(
     """Return the raw samples of one case."""
     with context.database.reading() as session:
         return service.list_samples(session, measurement_id, query.case, query.metric)
+
+
+@router.get("/{measurement_id}/evidence")
+def get_evidence(
+    measurement_id: UUID, query: Annotated[EvidenceQuery, Query()], context: Context, _reader: Reader
+) -> EvidenceOut:
+    """Return what the verdict on one case rests on."""
+    with context.database.reading() as session:
+        return service.get_evidence(session, measurement_id, query.case)
 
 
 @router.get("/{measurement_id}/kernels")

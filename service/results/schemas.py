@@ -70,11 +70,16 @@ class PairCase(BaseModel):
 
 
 class PairOut(BaseModel):
-    """A pair of fresh processes; `order` is AB or BA."""
+    """A pair of fresh processes; `order` is AB or BA, `purpose` pair or confirm (of cases that had changed).
+
+    `canaries` are fixed code, measured before each process: they tell what the surroundings did.
+    """
 
     index: int
+    purpose: str
     order: str
     cases: list[PairCase]
+    canaries: list[PairCase]
 
 
 class PairList(BaseModel):
@@ -82,6 +87,18 @@ class PairList(BaseModel):
 
     measurement_id: UUID
     pairs: list[PairOut]
+
+
+class EvidenceOut(BaseModel):
+    """What a verdict rests on, enough to draw it again.
+
+    `evidence` has the policy, every pair (log ratios, clocks, admission), every look (mean, interval, also in cycles),
+    the `confirmation` of a change, and the `canaries`; ratios, means and intervals are natural logarithms.
+    """
+
+    measurement_id: UUID
+    case: str
+    evidence: dict[str, Any]
 
 
 class SampleBlockOut(BaseModel):

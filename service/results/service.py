@@ -20,6 +20,7 @@ from service.results import queries
 from service.results.schemas import (
     BuildOut,
     EnvironmentOut,
+    EvidenceOut,
     KernelList,
     KernelRow,
     MeasurementOut,
@@ -71,16 +72,19 @@ def list_pairs(session: Session, measurement_id: UUID) -> PairList:
     """Return the pairs of a measurement with the medians of both processes, case by case."""
     _check_exists(session, measurement_id)
     admissions = _admissions(session, measurement_id)
-    orders: dict[int, str] = {}
-    medians: dict[tuple[int, str], dict[str, float]] = {}
-    for index, order, arm, _, case, _, _, samples in queries.sample_blocks(session, measurement_id, "time"):
-        orders[index] = order
+    pairs: dict[int, PairOut] = {}
+    medians: dict[tuple[int, bool, str], dict[str, float]] = {}
+    for purpose, index, order, arm, _, case, _, _, samples in queries.sample_blocks(session, measurement_id, "time"):
+        canary = purpose == queries.CANARY
+        if not canary:
+            pairs.setdefault(index, PairOut(index=index, purpose=purpose, order=order, cases=[], canaries=[]))
         values = unpack(samples)
         if values:
-            medians.setdefault((index, case), {})[arm] = statistics.median(values)
-    pairs = {index: PairOut(index=index, order=order, cases=[]) for index, order in orders.items()}
-    for (index, case), arms in medians.items():
-        pairs[index].cases.append(_pair_case(case, arms, admissions.get((index, case))))
+            medians.setdefault((index, canary, case), {})[arm] = statistics.median(values)
+    for (index, canary, case), arms in medians.items():
+        if index in pairs:
+            shown = _pair_case(case, arms, admissions.get((index, case)))
+            (pairs[index].canaries if canary else pairs[index].cases).append(shown)
     return PairList(measurement_id=measurement_id, pairs=list(pairs.values()))
 
 
@@ -105,9 +109,18 @@ def list_samples(session: Session, measurement_id: UUID, case: str, metric: str)
                 gpu_uuid=gpu_uuid,
                 samples=unpack(samples),
             )
-            for index, order, arm, gpu_uuid, _, version, unit, samples in rows
+            for _, index, order, arm, gpu_uuid, _, version, unit, samples in rows
         ],
     )
+
+
+def get_evidence(session: Session, measurement_id: UUID, case: str) -> EvidenceOut:
+    """Return what a verdict rests on."""
+    _check_exists(session, measurement_id)
+    found = dict(queries.evidence(session, measurement_id))
+    if case not in found:
+        raise NotFound("unknown_case", f"case: got {case[:80]!a}, expected a case of this measurement with a verdict")
+    return EvidenceOut(measurement_id=measurement_id, case=case, evidence=found[case])
 
 
 def list_kernels(session: Session, measurement_id: UUID) -> KernelList:
@@ -216,6 +229,7 @@ def _admissions(session: Session, measurement_id: UUID) -> dict[tuple[int, str],
         for case, admitted in dict(payload.get("admitted") or {}).items():
             found[int(payload["pair"]), case] = (bool(admitted), [])
     for case, evidence in queries.evidence(session, measurement_id):
-        for pair in evidence.get("pairs") or []:
+        confirmed = evidence.get("confirmation") or {}
+        for pair in (*(evidence.get("pairs") or ()), *(confirmed.get("pairs") or ())):
             found[pair["index"], case] = (pair["admitted"], list(pair["reasons"]))
     return found

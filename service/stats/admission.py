@@ -48,7 +48,8 @@ class CaseHistory:
 class AdmissionTable:
     """All pairs of a case with what admission needs, so that any prefix of the job can be judged as it looked then.
 
-    `own` holds the reasons that a pair has by itself; the others depend on the pairs measured up to that time.
+    `own` holds the reasons that a pair has by itself; the others depend on the pairs measured up to that time. The
+    arrays begin with `earlier` pairs that are known but not judged here.
     """
 
     own: tuple[tuple[str, ...], ...]
@@ -57,13 +58,18 @@ class AdmissionTable:
     scatter: Floats
     policy: JudgingPolicy
     history: CaseHistory
+    earlier: int = 0
 
     @classmethod
     def of(
-        cls, pairs: Sequence[PairObservation], policy: JudgingPolicy, history: CaseHistory | None = None
+        cls,
+        pairs: Sequence[PairObservation],
+        policy: JudgingPolicy,
+        history: CaseHistory | None = None,
+        earlier: Sequence[PairObservation] = (),
     ) -> AdmissionTable:
         """Build the table; clocks are [pairs, 2] with NaN for unreadable, scatter is the mean of both arms."""
-        arms = [(pair.baseline, pair.candidate) for pair in pairs]
+        arms = [(pair.baseline, pair.candidate) for pair in (*earlier, *pairs)]
         return cls(
             own=tuple(_own_reasons(pair, policy) for pair in pairs),
             sm_clocks=_clocks([(a.sm_clock, b.sm_clock) for a, b in arms]),
@@ -71,33 +77,36 @@ class AdmissionTable:
             scatter=np.array([0.5 * (a.scatter + b.scatter) for a, b in arms], dtype=np.float64),
             policy=policy,
             history=history or CaseHistory(),
+            earlier=len(earlier),
         )
 
     def common_reasons(self, measured: int) -> dict[str, NDArray[np.bool_]]:
         """Return, per code, which of the first `measured` pairs it strikes, seen from the end of that prefix.
 
-        clock_low: a clock under `clock_floor` of the job's upper clock, the `clock_quantile` over the pairs of the
-        higher of the two arms' clocks. stable_at_low_clock: clock and scatter both far under their usual, which is
-        the job's own upper level, or the history's when the whole job never reached it. Source: shared prototype
-        `ab_sequential` for the floor; the rest derived here.
+        clock_low: a clock under `clock_floor` of the upper clock of the pairs judged here, the `clock_quantile` over
+        them of the higher of the two arms' clocks. stable_at_low_clock: clock and scatter both far under their usual,
+        which is the upper level of all pairs known, or the history's when the whole job never reached it. Source:
+        shared prototype `ab_sequential` for the floor; the rest derived here.
         """
         rule, history = self.policy, self.history
-        sm, mem, scatter = self.sm_clocks[:measured], self.mem_clocks[:measured], self.scatter[:measured]
-        upper, upper_mem = _upper(sm, rule.clock_quantile), _upper(mem, rule.clock_quantile)
+        known = self.earlier + measured
+        sm, mem, scatter = self.sm_clocks[:known], self.mem_clocks[:known], self.scatter[:known]
+        upper = _upper(sm, rule.clock_quantile)
+        floor, floor_mem = (rule.clock_floor * _upper(c[self.earlier :], rule.clock_quantile) for c in (sm, mem))
         highest = sm.max(axis=1)
         quiet = scatter < rule.stable_scatter * np.quantile(scatter, 0.75)
         struck = {
-            "clock_low": (sm.min(axis=1) < rule.clock_floor * upper) | (mem.min(axis=1) < rule.clock_floor * upper_mem),
+            "clock_low": (sm.min(axis=1) < floor) | (mem.min(axis=1) < floor_mem),
             "clock_unreadable": np.isnan(sm).any(axis=1) & bool(np.isfinite(sm).any()),
-            "stable_at_low_clock": quiet & (highest < rule.stable_clock * upper) & (measured >= SETTLED),
+            "stable_at_low_clock": quiet & (highest < rule.stable_clock * upper) & (known >= SETTLED),
         }
         if history.clock_low is not None:
             struck["clock_unseen"] = sm.min(axis=1) < history.clock_low
         if history.clock_top is not None and history.scatter is not None and np.isfinite(highest).any():
             never_reached = float(np.nanmax(highest)) < rule.stable_clock * history.clock_top
             if never_reached and float(np.median(scatter)) < rule.stable_scatter * history.scatter:
-                struck["stable_at_low_clock"] = np.ones(measured, dtype=np.bool_)
-        return struck
+                struck["stable_at_low_clock"] = np.ones(known, dtype=np.bool_)
+        return {code: strikes[self.earlier :] for code, strikes in struck.items()}
 
     def admissions(self) -> list[Admission]:
         """Return the admission of every pair with all reasons against it, seen from the end of the job."""

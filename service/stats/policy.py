@@ -19,7 +19,10 @@ class JudgingPolicy:
         Numbers of measured pairs at which a case is looked at, once that share of the number is admitted. `alpha` and
         the equivalence level are split evenly over the looks.
     alpha
-        Two-sided level of "regressed" and "improved" over all looks together.
+        Two-sided level of finding "regressed" or "improved" over all looks together, before it is confirmed.
+    confirm_looks, confirm_alpha
+        A change that was found is told only when fresh pairs show it again: looks at these numbers of them, at this
+        two-sided level over all of those looks.
     regression_margin, min_effect
         The interval has to lie beyond the margin and the effect beyond `min_effect`.
     equivalence, equivalence_level
@@ -57,10 +60,12 @@ class JudgingPolicy:
     """
 
     name: str = "default"
-    version: int = 1
+    version: int = 2
     looks: tuple[int, ...] = (8, 12, 16, 24, 32, 48)
     look_share: float = 0.75
-    alpha: float = 0.001
+    alpha: float = 0.02
+    confirm_looks: tuple[int, ...] = (5, 8, 12, 24)
+    confirm_alpha: float = 0.1
     regression_margin: float = 0.003
     min_effect: float = 0.005
     equivalence: float = 0.01
@@ -93,10 +98,13 @@ class JudgingPolicy:
     numerics_growth: float = 10.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "looks", tuple(int(n) for n in self.looks))
-        if not self.looks or self.looks[0] < 2 or any(b <= a for a, b in pairwise(self.looks)):
-            raise ValueError(f"looks: expected increasing numbers of pairs from 2 on, got {self.looks}")
-        for name in ("alpha", "equivalence_level", "sign_level", "detection_power", "false_discovery_rate"):
+        for name in ("looks", "confirm_looks"):
+            looks = tuple(int(n) for n in getattr(self, name))
+            object.__setattr__(self, name, looks)
+            if not looks or looks[0] < 2 or any(b <= a for a, b in pairwise(looks)):
+                raise ValueError(f"{name}: expected increasing numbers of pairs from 2 on, got {looks}")
+        levels = ("alpha", "confirm_alpha", "equivalence_level", "sign_level", "detection_power")
+        for name in (*levels, "false_discovery_rate"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name}: expected a probability between 0 and 1, got {getattr(self, name)!r}")
         for name in ("sd_floor", "equivalence"):
@@ -131,6 +139,7 @@ class JudgingPolicy:
         """Return this policy with the looks that fit into `pairs` measured pairs: those below it, and `pairs` itself.
 
         The level is split over the looks that remain, so a small budget is not charged for looks it cannot take.
+        Confirming a change takes no more pairs than that once more.
 
         Raises
         ------
@@ -139,7 +148,29 @@ class JudgingPolicy:
         """
         if pairs < 2:
             raise ValueError(f"pairs: expected a budget of 2 or more pairs, got {pairs!r}")
-        return replace(self, looks=(*(n for n in self.looks if n < pairs), pairs))
+        confirming = min(pairs, self.confirm_looks[-1])
+        return replace(
+            self,
+            looks=(*(n for n in self.looks if n < pairs), pairs),
+            confirm_looks=(*(n for n in self.confirm_looks if n < confirming), confirming),
+        )
+
+    def confirming(self) -> JudgingPolicy:
+        """Return the policy by which fresh pairs confirm a change that was found.
+
+        No margin: that the change is beyond it has been shown, that the fresh pairs move the same way and by more than
+        `min_effect` has to be.
+        """
+        return replace(self, looks=self.confirm_looks, alpha=self.confirm_alpha, regression_margin=0.0)
+
+    def unconfirmed(self) -> JudgingPolicy:
+        """Return the policy for what is believed without fresh pairs: at the level that finding and confirming have."""
+        return replace(self, alpha=self.told_alpha)
+
+    @property
+    def told_alpha(self) -> float:
+        """Two-sided level of a change that is told: alpha * confirm_alpha / 2, as its direction is given by then."""
+        return self.alpha * self.confirm_alpha / 2.0
 
     def at_level(self, level: float) -> JudgingPolicy:
         """Return this policy with `level` as that of a change which is told: `told_alpha`, where nothing lowers it."""
@@ -162,7 +193,7 @@ class JudgingPolicy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_dict` gives the same policy back."""
-        return {**asdict(self), "looks": list(self.looks)}
+        return {**asdict(self), "looks": list(self.looks), "confirm_looks": list(self.confirm_looks)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> JudgingPolicy:
@@ -177,4 +208,4 @@ class JudgingPolicy:
         unknown = sorted(set(values) - known)
         if unknown:
             raise ValueError(f"policy: expected only {', '.join(sorted(known))}; got {', '.join(unknown)}")
-        return cls(**{**values, **({"looks": tuple(values["looks"])} if "looks" in values else {})})
+        return cls(**values)

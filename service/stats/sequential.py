@@ -36,18 +36,23 @@ class Look:
 
 
 def decide(
-    pairs: Sequence[PairObservation], policy: JudgingPolicy, *, final: bool, history: CaseHistory | None = None
+    pairs: Sequence[PairObservation],
+    policy: JudgingPolicy,
+    *,
+    final: bool,
+    history: CaseHistory | None = None,
+    earlier: Sequence[PairObservation] = (),
 ) -> CaseDecision:
     """Judge one case on all of its pairs so far.
 
     The job is replayed pair by pair: at each planned number of measured pairs, or as soon afterwards as three quarters
     of that number (and half of those measured) are admitted, a look takes place at level alpha / number of looks
     (Bonferroni), and the first look that decides stands. Log margins: regressed when the interval lies above +margin,
-    improved when below -margin, both only beyond `min_effect`, backed by a sign test and by more than a timer step;
-    unchanged when the equivalence interval lies inside +-equivalence and the device was not power limited. The same
-    pairs always give the same decision, whoever asks and however often. Source: group sequential testing (Pocock 1977,
-    Biometrika 64) with Bonferroni's bound instead of Pocock's, thresholds from this project's simulations; the guards
-    derived here.
+    improved when below -margin, both only beyond `min_effect`, backed by a sign test, by more than a timer step and,
+    unless the power cap sets the clocks, by cycles; unchanged when the equivalence interval lies inside +-equivalence
+    and the device was not power limited. The same pairs always give the same decision, whoever asks and however often.
+    Source: group sequential testing (Pocock 1977, Biometrika 64) with Bonferroni's bound instead of Pocock's,
+    thresholds from this project's simulations; the guards derived here.
 
     Parameters
     ----------
@@ -59,6 +64,8 @@ def decide(
         No further pair will come: one last look at what is there if a look is left, and then always a verdict.
     history : CaseHistory, optional
         What earlier jobs have shown of this case on this device.
+    earlier : sequence of PairObservation, optional
+        Pairs of the same job that were judged before: their clocks and scatter count in admission, their times nowhere.
 
     Returns
     -------
@@ -73,7 +80,7 @@ def decide(
     indices = [pair.index for pair in pairs]
     if any(b <= a for a, b in pairwise(indices)):
         raise ValueError(f"pairs: expected increasing indices, got {indices}")
-    table = AdmissionTable.of(pairs, policy, history)
+    table = AdmissionTable.of(pairs, policy, history, earlier)
     looks, admissions = _replay(pairs, table, final), table.admissions()
     decided = next((look for look in looks if look.verdict is not None), None)
     shown = decided or (looks[-1] if looks else None)
@@ -153,11 +160,14 @@ def _change(
     step = timer_step(admitted)
     if abs(center) <= step * (1.0 + 1e-6) and step <= policy.max_timer_step:
         return None, (reason("timer_resolution", step=step),)
-    margin = math.copysign(policy.regression_margin, center)
-    said = reason("slower" if slower else "faster", effect=effect, margin=margin)
     cycles = _cycles(admitted, policy)
     doubt = () if cycles is None else _cycles_doubt(center, cycles.center)
-    return (Verdict.REGRESSED if slower else Verdict.IMPROVED), (said, *doubt)
+    limited = _power_limited(admitted, policy)
+    if doubt and not limited:
+        return None, doubt
+    margin = math.copysign(policy.regression_margin, center)
+    said = reason("slower" if slower else "faster", effect=effect, margin=margin)
+    return (Verdict.REGRESSED if slower else Verdict.IMPROVED), (said, *doubt, *limited)
 
 
 def _no_change(
@@ -167,9 +177,9 @@ def _no_change(
     low, high = look.equivalence
     if not (-policy.equivalence < low and high < policy.equivalence):
         return None, ()
-    capped = _capped(admitted, policy)
-    if capped > policy.power_limited_share * len(admitted):
-        return None, (reason("power_limited", capped=capped, admitted=len(admitted)),)
+    limited = _power_limited(admitted, policy)
+    if limited:
+        return None, limited
     said = reason(
         "equivalent",
         level=policy.equivalence_level,
@@ -187,9 +197,13 @@ def _stability(estimated: Estimate, policy: JudgingPolicy, usual_sd: float | Non
     return ()
 
 
-def _capped(admitted: Sequence[PairObservation], policy: JudgingPolicy) -> int:
+def _power_limited(admitted: Sequence[PairObservation], policy: JudgingPolicy) -> tuple[Reason, ...]:
+    """Return the regime as a reason when too many pairs ran at the power cap."""
     shares = [max(pair.baseline.power_capped_share, pair.candidate.power_capped_share) for pair in admitted]
-    return sum(share > policy.max_throttled_share for share in shares)
+    capped = sum(share > policy.max_throttled_share for share in shares)
+    if capped <= policy.power_limited_share * len(admitted):
+        return ()
+    return (reason("power_limited", capped=capped, admitted=len(admitted)),)
 
 
 def _cycles(admitted: Sequence[PairObservation], policy: JudgingPolicy) -> Estimate | None:
@@ -202,7 +216,10 @@ def _cycles(admitted: Sequence[PairObservation], policy: JudgingPolicy) -> Estim
 
 
 def _cycles_doubt(time: float, cycles: float) -> tuple[Reason, ...]:
-    """A change of the work shows in cycles as in time; under half of it means that the clock did the moving."""
+    """A change of the work shows in cycles as in time; under half of it means that the clock did the moving.
+
+    At the power cap that can be the code's doing (it draws more power), elsewhere it is the surroundings'.
+    """
     if cycles * math.copysign(1.0, time) >= 0.5 * abs(time):
         return ()
     return (reason("cycles_disagree", effect=math.expm1(time), cycles=math.expm1(cycles)),)
@@ -272,7 +289,8 @@ def _unusable(shown: CaseDecision, admissions: Sequence[Admission], policy: Judg
 def _evidence(
     pairs: Sequence[PairObservation], admissions: Sequence[Admission], looks: Sequence[Look], policy: JudgingPolicy
 ) -> dict[str, Any]:
-    """Return what a person needs to draw the decision again: ratios and intervals in log units, times as measured."""
+    """Return what a person needs to draw the decision again: ratios, means and intervals in log units, times
+    and clocks as measured."""
     return {
         "policy": {
             "name": policy.name,
@@ -288,6 +306,11 @@ def _evidence(
                 "order": pair.order,
                 "log_ratio": pair.log_ratio,
                 "log_clock_ratio": pair.log_clock_ratio,
+                "log_cycle_ratio": pair.log_cycle_ratio,
+                "clock_before": pair.baseline.sm_clock,
+                "clock_after": pair.candidate.sm_clock,
+                "power_capped_before": pair.baseline.power_capped_share,
+                "power_capped_after": pair.candidate.power_capped_share,
                 "before": pair.baseline.median,
                 "after": pair.candidate.median,
                 "scatter_before": pair.baseline.scatter,
@@ -297,12 +320,13 @@ def _evidence(
             }
             for pair, admission in zip(pairs, admissions, strict=True)
         ],
-        "looks": [_look_evidence(number, look, pairs) for number, look in enumerate(looks)],
+        "looks": [_look_evidence(number, look, pairs, policy) for number, look in enumerate(looks)],
     }
 
 
-def _look_evidence(number: int, look: Look, pairs: Sequence[PairObservation]) -> dict[str, Any]:
+def _look_evidence(number: int, look: Look, pairs: Sequence[PairObservation], policy: JudgingPolicy) -> dict[str, Any]:
     estimated = look.estimated
+    cycles = _cycles([pairs[at] for at in look.positions], policy)
     return {
         "look": number,
         "measured": look.measured,
@@ -315,6 +339,7 @@ def _look_evidence(number: int, look: Look, pairs: Sequence[PairObservation]) ->
         "standard_error": estimated.standard_error,
         "interval": list(look.interval),
         "equivalence_interval": list(look.equivalence),
+        "cycles": cycles and {"mean": cycles.center, "interval": list(cycles.interval(policy.look_alpha))},
         "p_value": look.p_value,
         "minimum_detectable_effect": look.detectable,
         "verdict": look.verdict and str(look.verdict),

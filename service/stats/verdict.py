@@ -26,6 +26,7 @@ SENTENCES = {
     "faster": "{effect:+.2%}, and the whole interval is below {margin:+.1%}",
     "equivalent": "{level:.0%} interval inside ±{equivalence:.1%}; a change of {detectable:.2%} would have shown",
     "below_minimum_effect": "{effect:+.2%} is real but under the {minimum:.1%} that counts as a change",
+    "confirmed": "{admitted} fresh pairs, in the other order, show it again: {effect:+.2%}",
     # lack of evidence
     "too_few_pairs": "{admitted} admitted pairs of {measured}; the first look needs {first}{hint}",
     "budget_spent": "undecided after {admitted} admitted pairs of {measured}{hint}",
@@ -33,7 +34,10 @@ SENTENCES = {
     "signs_disagree": "the mean moved, but only {agree} of {admitted} pairs moved that way",
     "timer_resolution": "the difference is no more than one step of the timer ({step:.2%} of the time)",
     "not_significant_among_cases": "not significant beside the job's {cases} cases (false discovery rate {rate:.0%})",
-    "power_limited": "{capped} of {admitted} pairs ran at the power cap, which hides differences: no 'unchanged' there",
+    "not_confirmed": "{effect:+.2%} was found, but {admitted} fresh pairs of {measured} did not show it again{instead}",
+    "not_measured_again": "{effect:+.2%} was found, but no fresh pair was measured to confirm it",
+    "power_limited": "{capped} of {admitted} pairs ran at the power cap, which makes differences smaller: a change may"
+    " be said there, 'unchanged' may not",
     # the state of the device
     "under_half_admitted": "only {admitted} of {measured} pairs could be used",
     "throttle_flagged": "{count} of {measured} pairs: more than {limit:.0%} of the samples were throttled",
@@ -103,6 +107,9 @@ class CaseDecision:
         Smallest two-sided p of "no change beyond the margin" over the looks, times the number of looks.
     evidence
         JSON-able: every pair (index, order, log ratio, clock ratio, admitted, reasons) and every look.
+    claim
+        The change that was found first, where fresh pairs confirm it, have not confirmed it, or (verdict None) have
+        yet to be measured.
     """
 
     verdict: Verdict | None
@@ -118,3 +125,4 @@ class CaseDecision:
     look: int | None = None
     p_value: float | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    claim: Verdict | None = None

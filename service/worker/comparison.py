@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from service.judging.rows import VerdictRow
 from service.kernels import pair_kernels
-from service.stats.pairs import pair_order
 from service.stats.policy import JudgingPolicy
 from service.worker.build import BuildResult, build
+from service.worker.canary import Canary
 from service.worker.checkout import Checkout, Mirror, resolve_in
 from service.worker.devices import DeviceLock, MeasuringDevice, find_device
 from service.worker.document import Document
@@ -181,6 +181,7 @@ class _Run:
         self._arms: dict[str, Arm] = {}
         self._documents: list[dict[str, Any]] = []
         self._rejected = 0
+        self._rejected_in_a_row = 0
 
     def compare(self, mirror: Mirror, shas: dict[str, str]) -> Comparison:
         """Carry the comparison out."""
@@ -235,24 +236,34 @@ class _Run:
         evidence.add_numerics(letter, self._process(letter, "numerics", 0))
 
     def _measure_pairs(self, evidence: Evidence) -> None:
-        self.progress.stage("pairs")
-        rejected_in_a_row = 0
-        while evidence.needs_pairs() and not self._out_of_time():
-            index = evidence.pairs_measured
-            order = pair_order(index)
-            documents: dict[str, Document] = {}
-            for letter in order:
-                self._attempt(letter, evidence, partial(self._measure_arm, letter, index, documents))
-                if evidence.baseline_error is not None:
-                    return
-            evidence.add_pair(index, order, documents[BASELINE], documents[CANDIDATE])
-            admitted = evidence.last_admissions()
-            rejected = sum(not value for value in admitted.values()) > len(admitted) / 2
-            rejected_in_a_row = rejected_in_a_row + 1 if rejected else 0
-            self._rejected += rejected
-            self.progress.pair(evidence.pairs_measured, evidence.budget, self._rejected)
-            if rejected:
-                time.sleep(min(self._options.rest_s * rejected_in_a_row, 15.0))
+        """Measure pairs until nothing is open, then fresh ones of the cases that changed, as long as there is time."""
+        with Canary(self._device, self.host) as canary:
+            self.progress.stage("pairs")
+            while evidence.needs_pairs() and not self._out_of_time():
+                self._measure_pair(evidence, canary, "pair", ())
+                self.progress.pair(evidence.pairs_measured, evidence.budget, self._rejected)
+            if evidence.to_confirm():
+                self.progress.stage("confirm")
+            while (names := evidence.to_confirm()) and not self._out_of_time():
+                self._measure_pair(evidence, canary, "confirm", names)
+
+    def _measure_pair(self, evidence: Evidence, canary: Canary, purpose: str, only: tuple[str, ...]) -> None:
+        index, order = evidence.next_pair()
+        documents: dict[str, Document] = {}
+        canaries: dict[str, Document] = {}
+        for letter in order:
+            canaries[letter] = self._keep(canary.measure(letter), "canary", index)
+            self._attempt(letter, evidence, partial(self._measure_arm, letter, (purpose, index, only), documents))
+            if evidence.baseline_error is not None:
+                return
+        add = evidence.add_pair if purpose == "pair" else evidence.add_fresh
+        add(index, order, documents[BASELINE], documents[CANDIDATE], canaries)
+        admitted = evidence.last_admissions()
+        rejected = sum(not value for value in admitted.values()) > len(admitted) / 2
+        self._rejected_in_a_row = self._rejected_in_a_row + 1 if rejected else 0
+        self._rejected += rejected
+        if rejected:
+            time.sleep(min(self._options.rest_s * self._rejected_in_a_row, 15.0))
 
     def _profile(self, evidence: Evidence) -> dict[str, dict[str, Any]]:
         """Profile both arms, if there is time left: the outcome by letter, whatever it is."""
@@ -270,20 +281,22 @@ class _Run:
                     self.progress.log(f"{sha} has no profile of its kernels: {result.reason}")
         return profiles
 
-    def _measure_arm(self, letter: str, index: int, documents: dict[str, Document]) -> None:
-        documents[letter] = self._process(letter, "pair", index)
+    def _measure_arm(self, letter: str, what: tuple[str, int, tuple[str, ...]], documents: dict[str, Document]) -> None:
+        documents[letter] = self._process(letter, *what)
 
     def _out_of_time(self) -> bool:
-        """Say whether another pair would overrun the time budget, judged by the pairs so far."""
+        """Say whether another pair would overrun the time budget, judged by the last one and its canaries."""
         budget_s = self._options.time_budget_s
         if budget_s is None:
             return False
-        pair_s = sum(float(document["wall_s"]) for document in self._documents[-2:])
+        pair_s = sum(float(document["wall_s"]) for document in self._documents[-4:])
         return time.monotonic() - self._started + pair_s > budget_s
 
-    def _process(self, letter: str, purpose: str, index: int) -> Document:
-        spec = ProcessSpec(self._arms[letter], purpose, self._options.cases, self._device)
-        result: ProcessResult = run_process(spec, self.host)
+    def _process(self, letter: str, purpose: str, index: int, only: tuple[str, ...] = ()) -> Document:
+        spec = ProcessSpec(self._arms[letter], purpose, self._options.cases, self._device, only)
+        return self._keep(run_process(spec, self.host), purpose, index)
+
+    def _keep(self, result: ProcessResult, purpose: str, index: int) -> Document:
         document = result.document.model_dump(mode="json")
         self._documents.append({**document, "purpose": purpose, "pair": index, "wall_s": result.wall_s})
         return result.document

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from service.judging.judge import CaseFailure, CaseInput, judge_cases, numerics_summary
+from service.judging.judge import CaseFailure, CaseInput, judge_canaries, judge_cases, numerics_summary
 from service.judging.rows import VerdictRow
-from service.stats.pairs import PairObservation
+from service.stats.confirmation import fresh_order
+from service.stats.pairs import PairObservation, pair_order
 from service.stats.policy import JudgingPolicy
 from service.stats.verdict import CaseDecision, Verdict
 from service.worker.devices import MeasuringDevice
@@ -50,11 +51,12 @@ class CaseSummary:
 
 @dataclass(frozen=True)
 class MeasuredPair:
-    """Both documents of a pair, by arm."""
+    """Both documents of a pair, by arm, and those of the canaries that were measured before each of them."""
 
     index: int
     order: Literal["AB", "BA"]
-    documents: dict[str, Document]
+    documents: Mapping[str, Document]
+    canaries: Mapping[str, Document]
 
 
 class Evidence:
@@ -65,18 +67,30 @@ class Evidence:
         self._policy = policy
         self._numerics: dict[str, Document] = {}
         self._pairs: list[MeasuredPair] = []
+        self._fresh: list[MeasuredPair] = []
         self._decisions: dict[str, CaseDecision] | None = None
         self.baseline_error: JobError | None = None
 
     @property
     def budget(self) -> int:
-        """Return the most pairs that may be measured."""
+        """Return the most pairs that may be measured, those that confirm changes not counted."""
         return self._policy.looks[-1]
 
     @property
     def pairs_measured(self) -> int:
-        """Return how many pairs there are."""
+        """Return how many pairs there are, those that confirm changes not counted."""
         return len(self._pairs)
+
+    @property
+    def fresh_measured(self) -> int:
+        """Return how many pairs there are that confirm changes."""
+        return len(self._fresh)
+
+    def next_pair(self) -> tuple[int, Literal["AB", "BA"]]:
+        """Return position in the job and order of the next pair, be it a first or a fresh one."""
+        index = self.pairs_measured + self.fresh_measured
+        fresh = self._fresh or not self.needs_pairs()
+        return index, fresh_order(self.fresh_measured) if fresh else pair_order(index)
 
     def has_numerics(self, arm: str) -> bool:
         """Return whether an arm's numbers were checked."""
@@ -87,12 +101,28 @@ class Evidence:
         self._numerics[arm] = document
         self._decisions = None
 
-    def add_pair(self, index: int, order: str, baseline: Document, candidate: Document) -> None:
-        """Add a pair of processes."""
-        if order not in ("AB", "BA"):
-            raise ValueError(f"order: expected AB or BA, got {order!r}")
-        known: Literal["AB", "BA"] = "AB" if order == "AB" else "BA"
-        self._pairs.append(MeasuredPair(index, known, {"A": baseline, "B": candidate}))
+    def add_pair(
+        self,
+        index: int,
+        order: str,
+        baseline: Document,
+        candidate: Document,
+        canaries: Mapping[str, Document] | None = None,
+    ) -> None:
+        """Add a pair of processes, and by arm what the canaries before them showed."""
+        self._pairs.append(_measured_pair(index, order, {"A": baseline, "B": candidate}, canaries))
+        self._decisions = None
+
+    def add_fresh(
+        self,
+        index: int,
+        order: str,
+        baseline: Document,
+        candidate: Document,
+        canaries: Mapping[str, Document] | None = None,
+    ) -> None:
+        """Add a pair that confirms changes: its processes measured the cases of `to_confirm`."""
+        self._fresh.append(_measured_pair(index, order, {"A": baseline, "B": candidate}, canaries))
         self._decisions = None
 
     def fail_baseline(self, error: JobError) -> None:
@@ -102,29 +132,47 @@ class Evidence:
 
     def needs_pairs(self) -> bool:
         """Return whether another pair could decide something and may be taken."""
-        if self.baseline_error is not None or self.pairs_measured >= self.budget:
+        if self.baseline_error is not None or self._fresh or self.pairs_measured >= self.budget:
             return False
-        return any(decision.verdict is None for decision in self._decide().values())
+        return any(one.verdict is None and one.claim is None for one in self._decide().values())
+
+    def to_confirm(self) -> tuple[str, ...]:
+        """Return the cases whose change wants (more) fresh pairs; none while `needs_pairs`."""
+        if self.baseline_error is not None:
+            return ()
+        decisions = self._decide()
+        return tuple(sorted(name for name, one in decisions.items() if one.verdict is None and one.claim is not None))
 
     def last_admissions(self) -> dict[str, bool]:
         """Return for each timed case whether the last pair is admitted, as things stand."""
+        last = (self._fresh or self._pairs)[-1].index
         admitted = {}
         for name, decision in self._decide().items():
-            pairs = decision.evidence.get("pairs", ())
-            if pairs and pairs[-1]["index"] == self._pairs[-1].index:
+            judged = decision.evidence.get("confirmation") if self._fresh else decision.evidence
+            pairs = (judged or {}).get("pairs", ())
+            if pairs and pairs[-1]["index"] == last:
                 admitted[name] = bool(pairs[-1]["admitted"])
         return admitted
 
     def judge(self) -> list[CaseSummary]:
         """Return the final result of every case, by name."""
-        inputs = self._inputs()
-        decisions = judge_cases(inputs, self._policy, final=True)
-        return [self._summarize(name, inputs[name], decisions[name]) for name in sorted(inputs)]
+        inputs, canaries = self._inputs(), self._canaries()
+        decisions = judge_cases(inputs, self._policy, final=True, canaries=canaries)
+        watched = canary_evidence(canaries, self._policy)
+        return [self._summarize(name, inputs[name], decisions[name], watched) for name in sorted(inputs)]
 
     def _decide(self) -> dict[str, CaseDecision]:
         if self._decisions is None:
-            self._decisions = judge_cases(self._inputs(), self._policy, final=False)
+            self._decisions = judge_cases(self._inputs(), self._policy, final=False, canaries=self._canaries())
         return self._decisions
+
+    def _canaries(self) -> dict[str, list[PairObservation]]:
+        """Return the canaries' observations by name, over all pairs that have them."""
+        observed: dict[str, list[PairObservation]] = {}
+        for pair in (*self._pairs, *self._fresh):
+            for case in pair.canaries["A"].cases if set(ARMS) <= set(pair.canaries) else ():
+                observed.setdefault(case.name, []).append(_observe_canary(pair, case.name))
+        return observed
 
     def _inputs(self) -> dict[str, CaseInput]:
         names = {case.name for document in self._numerics.values() for case in document.cases}
@@ -141,6 +189,7 @@ class Evidence:
             baseline_numerics=_numerics(checked.get("A")),
             group=case.group,
             failure=failure,
+            fresh=[] if failure else [_observe(pair, name) for pair in self._fresh if pair.documents["B"].case(name)],
         )
 
     def _failure(self, name: str, baseline: CaseResult | None, candidate: CaseResult | None) -> CaseFailure | None:
@@ -162,9 +211,13 @@ class Evidence:
                 if timed is None or timed.status == "failed":
                     detail = timed.error if timed and timed.error else f"no result in pair {pair.index}"
                     return CaseFailure("B" if arm == "B" else "A", "case_failed", detail)
+            for pair in self._fresh:
+                again = pair.documents[arm].case(name)
+                if again is not None and again.status == "failed":
+                    return CaseFailure("B" if arm == "B" else "A", "case_failed", again.error or "the case failed")
         return None
 
-    def _summarize(self, name: str, given: CaseInput, decision: CaseDecision) -> CaseSummary:
+    def _summarize(self, name: str, given: CaseInput, decision: CaseDecision, canaries: dict[str, Any]) -> CaseSummary:
         checked = [document.case(name) for arm in ("B", "A") if (document := self._numerics.get(arm))]
         case = next(found for found in checked if found is not None)
         row = VerdictRow.of(
@@ -177,7 +230,8 @@ class Evidence:
             gpu_uuid=self._device.gpu_uuid,
             numerics=numerics_summary(given.numerics, given.baseline_numerics, self._policy),
         )
-        return CaseSummary(case, row, decision.evidence, self._points(name, given.pairs, decision))
+        evidence = {**decision.evidence, "canaries": canaries}
+        return CaseSummary(case, row, evidence, self._points(name, given.pairs, decision))
 
     def _points(self, name: str, pairs: Sequence[PairObservation], decision: CaseDecision) -> dict[str, ArmPoint]:
         """Return a point for each arm whose numbers are right, from its admitted processes."""
@@ -217,6 +271,44 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
         k += 1
     k = max(k, 1)
     return float(np.median(ordered)), float(ordered[k - 1]), float(ordered[n - k])
+
+
+def canary_evidence(canaries: Mapping[str, Sequence[PairObservation]], policy: JudgingPolicy) -> dict[str, Any]:
+    """Return what each canary says of the job's surroundings, with the values to draw it: log ratios by pair."""
+    decisions = judge_canaries(canaries, policy)
+    return {
+        name: {
+            "verdict": str(one.verdict),
+            "effect": one.effect,
+            "interval": one.interval and list(one.interval),
+            "pairs_used": one.pairs_used,
+            "pairs_rejected": one.pairs_rejected,
+            "log_ratios": {str(pair.index): pair.log_ratio for pair in canaries[name]},
+        }
+        for name, one in decisions.items()
+    }
+
+
+def _measured_pair(
+    index: int, order: str, documents: Mapping[str, Document], canaries: Mapping[str, Document] | None
+) -> MeasuredPair:
+    if order not in ("AB", "BA"):
+        raise ValueError(f"order: expected AB or BA, got {order!r}")
+    return MeasuredPair(index, "AB" if order == "AB" else "BA", documents, canaries or {})
+
+
+def _observe_canary(pair: MeasuredPair, name: str) -> PairObservation:
+    """Return a canary's samples with the state of the device in the processes that they were measured before.
+
+    They are too short for readings of their own (NVML refreshes every 100 ms); without stamps the whole process counts.
+    """
+    arms = {}
+    for arm in ARMS:
+        canary = pair.canaries[arm].case(name)
+        assert canary is not None
+        unstamped = canary.model_copy(update={"sample_start_s": [], "sample_end_s": []})
+        arms[arm] = observe(pair.documents[arm], unstamped)
+    return PairObservation(pair.index, pair.order, arms["A"], arms["B"])
 
 
 def _observe(pair: MeasuredPair, name: str) -> PairObservation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import json
 import shutil
 import sys
@@ -37,12 +38,16 @@ class Arm:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to run: `purpose` is numerics, pair or profile."""
+    """One process to run: `purpose` is numerics, pair, confirm or profile.
+
+    It measures the cases that the glob `cases` matches, or `only` those with certain names.
+    """
 
     arm: Arm
     purpose: str
     cases: str
     device: MeasuringDevice
+    only: tuple[str, ...] = ()
 
     @property
     def stage(self) -> str:
@@ -69,7 +74,9 @@ def run_process(spec: ProcessSpec, host: Host, stop: Callable[[], bool] = never_
     """Run one fresh process and return its document."""
 
     def command(places: Places) -> list[str]:
-        arguments = ["run", "--protocol", str(PROTOCOL), "--arm", spec.arm.letter, "--cases", spec.cases]
+        arguments = ["run", "--protocol", str(PROTOCOL), "--arm", spec.arm.letter]
+        for pattern in [glob.escape(name) for name in spec.only] or [spec.cases]:
+            arguments += ["--cases", pattern]
         arguments += ["--device", spec.device.kind, "--numerics", spec.numerics_mode]
         if host.limits.samples is not None:
             arguments += ["--samples", str(host.limits.samples)]

@@ -1,6 +1,7 @@
 """Takes one measurement from its checkout to its verdicts, in steps that may be repeated.
 
-    checkout -> build -> numerics -> pairs (judged after each, until every case is decided) -> profile -> verdicts
+    checkout -> build -> numerics -> pairs (judged after each, until every case is decided)
+             -> confirm (fresh pairs of the cases that changed) -> profile -> verdicts
 
 What the next step is follows from what is stored, never from memory alone: a worker that died is followed by one that
 finds finished builds on disk and finished processes in the database, and goes on at the next pair. The engine sees
@@ -15,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -25,13 +27,13 @@ from service.engine import StepRunner, WorkerStopping, enqueue_measurements
 from service.history.feeding import feed
 from service.logs import logger
 from service.models import Job, Measurement, State
-from service.stats.pairs import pair_order
 from service.stats.policy import JudgingPolicy
 from service.worker.build import BuildResult, build, build_key
+from service.worker.canary import Canaries
 from service.worker.checkout import Checkout, CommitInfo, Mirror
 from service.worker.devicepool import DevicePool
 from service.worker.devices import MeasuringDevice, gpus
-from service.worker.document import Expected, read_document
+from service.worker.document import Document, Expected, read_document
 from service.worker.errors import Canceled, JobError, Kind
 from service.worker.evidence import Evidence
 from service.worker.host import Host
@@ -75,6 +77,7 @@ class Pipeline:
     device_ids: dict[str, UUID]
     stopping: threading.Event
     pace: Pace = field(default_factory=Pace)
+    canaries: Canaries = field(default_factory=Canaries)
 
     def run_measurement(self, measurement_id: UUID, step: StepRunner) -> None:
         """Carry a measurement to its end, or as far as this worker gets."""
@@ -106,6 +109,7 @@ class MeasurementRun:
         self._assignment = assignment
         self._id = assignment.measurement_id
         self._device = device
+        self._canary = pipeline.canaries.of(device, pipeline.host)
         self._mirror = Mirror(pipeline.host.data_dir, assignment.repository_url)
         self._checkouts: dict[str, Checkout] = {}
         self._builds: dict[str, BuildResult] = {}
@@ -143,6 +147,8 @@ class MeasurementRun:
             return "numerics", self._check_numerics
         if self._evidence.needs_pairs():
             return "pairs", self._measure_pair
+        if self._evidence.to_confirm():
+            return "confirm", self._measure_fresh_pair
         if not self._profiled:
             return "profile", self._profile
         return "judge", self._judge
@@ -224,32 +230,47 @@ class MeasurementRun:
 
     def _check_arm(self, letter: str, evidence: Evidence) -> None:
         result = run_process(self._spec(letter, "numerics"), self._host, self._cancel.stop)
-        self._save_runs("numerics", 0, "AB", {letter: result})
+        key = RunKey(self._id, self._assignment.attempt, "numerics", 0, "AB")
+        self._records.write(self._id, lambda session, *_: self._save_runs(session, key, {letter: result}))
         evidence.add_numerics(letter, result.document)
 
     def _measure_pair(self) -> bool:
+        self._records.enter(self._id, State.MEASURING, "pairs")
+        self._measure("pair", ())
+        return False
+
+    def _measure_fresh_pair(self) -> bool:
+        assert self._evidence is not None
+        self._records.enter(self._id, State.MEASURING, "confirm")
+        self._measure("confirm", self._evidence.to_confirm())
+        return False
+
+    def _measure(self, purpose: str, only: tuple[str, ...]) -> None:
+        """Measure the next pair and store it; `only` names the cases of a pair that confirms changes."""
         evidence = self._evidence
         assert evidence is not None
-        index = evidence.pairs_measured
-        order = pair_order(index)
-        self._records.enter(self._id, State.MEASURING, "pairs")
+        index, order = evidence.next_pair()
         results: dict[str, ProcessResult] = {}
+        canaries: dict[str, ProcessResult] = {}
         for letter in order:
+            canaries[letter] = self._canary.measure(letter)
             if letter == CANDIDATE:
-                self._time_arm(letter, results)
-            elif not self._try_baseline(lambda: self._time_arm(BASELINE, results)):
+                self._time_arm(letter, purpose, only, results)
+            elif not self._try_baseline(partial(self._time_arm, BASELINE, purpose, only, results)):
                 failure = self._baseline_failure()
                 assert failure is not None
                 evidence.fail_baseline(failure)
-                return False
-        evidence.add_pair(index, order, results[BASELINE].document, results[CANDIDATE].document)
+                return
+        add = evidence.add_pair if purpose == "pair" else evidence.add_fresh
+        watched = {letter: canary.document for letter, canary in canaries.items()}
+        add(index, order, results[BASELINE].document, results[CANDIDATE].document, watched)
         admitted = evidence.last_admissions()
-        self._save_runs("pair", index, order, results, admitted)
+        self._save_pair(RunKey(self._id, self._assignment.attempt, purpose, index, order), results, canaries, admitted)
         self._rest(admitted)
-        return False
 
-    def _time_arm(self, letter: str, results: dict[str, ProcessResult]) -> None:
-        results[letter] = run_process(self._spec(letter, "pair"), self._host, self._cancel.stop)
+    def _time_arm(self, letter: str, purpose: str, only: tuple[str, ...], results: dict[str, ProcessResult]) -> None:
+        spec = replace(self._spec(letter, purpose), only=only)
+        results[letter] = run_process(spec, self._host, self._cancel.stop)
 
     def _profile(self) -> bool:
         """Profile each arm that was measured, once; what goes wrong is noted and stops nothing."""
@@ -308,38 +329,41 @@ class MeasurementRun:
         budget = int(self._assignment.policy.get("max_pairs", policy.looks[-1]))
         evidence = Evidence(self._device, policy.with_budget(max(2, budget)))
         runs = self._records.run(lambda session: load_runs(session, self._id, attempt))
-        documents = {}
+        stored: dict[tuple[str, int], dict[str, Document]] = {}
         for run in runs:
             mode = "only" if run.purpose == "numerics" else "skip"
-            stage = "numerics" if run.purpose == "numerics" else "pairs"
-            expected = Expected(run.arm, None, self._device.kind, mode, stage)
-            documents[run.purpose, run.pair_index, run.arm] = read_document(run.raw, expected)
-        for run in runs:
-            if run.purpose == "numerics":
-                evidence.add_numerics(run.arm, documents["numerics", run.pair_index, run.arm])
-            elif run.arm == BASELINE:
-                pair = [documents["pair", run.pair_index, letter] for letter in (BASELINE, CANDIDATE)]
-                evidence.add_pair(run.pair_index, run.order, *pair)
+            stage = {"pair": "pairs"}.get(run.purpose, run.purpose)
+            document = read_document(run.raw, Expected(run.arm, None, self._device.kind, mode, stage))
+            stored.setdefault((run.purpose, run.pair_index), {})[run.arm] = document
+        for letter, document in stored.get(("numerics", 0), {}).items():
+            evidence.add_numerics(letter, document)
+        orders = {run.pair_index: run.order for run in runs}
+        for purpose, add in (("pair", evidence.add_pair), ("confirm", evidence.add_fresh)):
+            for index in sorted(index for kind, index in stored if kind == purpose):
+                arms = stored[purpose, index]
+                add(index, orders[index], arms[BASELINE], arms[CANDIDATE], stored.get(("canary", index)))
         return evidence
 
-    def _save_runs(
+    def _save_pair(
         self,
-        purpose: str,
-        index: int,
-        order: str,
+        key: RunKey,
         results: dict[str, ProcessResult],
-        admitted: dict[str, bool] | None = None,
+        canaries: dict[str, ProcessResult],
+        admitted: dict[str, bool],
     ) -> None:
-        """Store the processes of a pair together, so that there are never halves of one."""
-        key = RunKey(self._id, self._assignment.attempt, purpose, index, order)
+        """Store the processes of a pair and its canaries together, so that there are never parts of one."""
+        told = {"pair": key.pair_index, "order": key.order, "admitted": admitted}
 
         def work(session: Session, job: Job, measurement: Measurement) -> None:
-            for letter, result in results.items():
-                save_run(session, key, letter, self._commits[letter], result)
-            if admitted is not None:
-                add_event(session, job, "pair", {"pair": index, "order": order, "admitted": admitted}, measurement)
+            self._save_runs(session, key, results)
+            self._save_runs(session, replace(key, purpose="canary"), canaries)
+            add_event(session, job, "pair", told, measurement)
 
         self._records.write(self._id, work)
+
+    def _save_runs(self, session: Session, key: RunKey, results: dict[str, ProcessResult]) -> None:
+        for letter, result in results.items():
+            save_run(session, key, letter, self._commits[letter], result)
 
     def _baseline_failure(self) -> JobError | None:
         found = self._records.events(self._id, "baseline_failed")

@@ -248,7 +248,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _environment(child: Child, places: Places, *, confined: bool) -> dict[str, str]:
     home = "/tmp" if confined else str(places.output)
-    search = [str(places.checkout), *(str(folder) for folder in _extra_site_folders())]
+    search = [str(places.checkout), *(str(folder) for folder in extra_site_folders())]
     programs = [str(Path(sys.executable).parent), "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
     environment = {
         "PATH": ":".join(programs),
@@ -320,7 +320,7 @@ def _system_root() -> list[str]:
 @cache
 def _system_folders() -> tuple[Path, ...]:
     """Return the folders outside /usr that the interpreter needs, outermost first."""
-    wanted = {Path(sys.prefix), Path(sys.base_prefix), *_extra_site_folders()}
+    wanted = {Path(sys.prefix), Path(sys.base_prefix), *extra_site_folders()}
     outside = sorted(folder for folder in wanted if not folder.is_relative_to("/usr"))
     return tuple(
         folder for folder in outside if not any(folder != other and folder.is_relative_to(other) for other in outside)
@@ -328,7 +328,7 @@ def _system_folders() -> tuple[Path, ...]:
 
 
 @cache
-def _extra_site_folders() -> tuple[Path, ...]:
+def extra_site_folders() -> tuple[Path, ...]:
     """Return folders outside the interpreter's own that hold the libraries a benchmark imports."""
     own = [Path(sys.prefix), Path(sys.base_prefix), Path("/usr")]
     found: dict[Path, None] = {}

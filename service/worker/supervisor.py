@@ -123,6 +123,7 @@ class Supervisor:
                 self._serve(pipeline)
         finally:
             self._stopping.set()
+            pipeline.canaries.close()
             self._mark_gone(records)
             database.dispose()
             for lock in locks:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from fault_fixtures import PAIRS, Scene, WorkerProcesses
-from worker_fixtures import wait_until
+from worker_fixtures import FORWARD_SELF, wait_until
 
 
 def test_a_worker_killed_while_building_does_not_build_again_what_was_finished(
@@ -42,6 +42,28 @@ def test_a_worker_killed_again_and_again_while_measuring_loses_no_pair(scene: Sc
     assert before.items() <= scene.runs(measurement_id).items()
     assert scene.builds() == {"candidate": 1, "base": 1}
     assert scene.jobs.measurement(measurement_id).attempt == 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_killed_while_confirming_goes_on_with_the_next_fresh_pair(
+    scene: Scene, workers: WorkerProcesses
+) -> None:
+    scene.repository.commit("base")
+    slower = scene.repository.commit("slower", run_s=0.05, speed={FORWARD_SELF: 1.1})
+    measurement_id = scene.jobs.submit(slower, max_pairs=PAIRS)
+    worker = workers.start()
+    wait_until(lambda: len(scene.runs(measurement_id, "confirm")) >= 4, 60, "two fresh pairs")
+    workers.kill(worker)
+    first, fresh = scene.runs(measurement_id), scene.runs(measurement_id, "confirm")
+    workers.start()
+    wait_until(lambda: scene.ended(measurement_id), 60, "the end")
+    assert scene.jobs.measurement(measurement_id).state == "done"
+    assert scene.runs(measurement_id) == first, "no first pair is taken again"
+    again = scene.runs(measurement_id, "confirm")
+    assert fresh.items() <= again.items()
+    indices = sorted({index for index, _ in again})
+    assert indices == list(range(len(first) // 2, len(first) // 2 + len(indices)))
+    assert scene.runs(measurement_id, "canary").keys() == first.keys() | again.keys()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.db import Database
-from service.models import Build, JobEvent, KernelProfile, Measurement, Point, Verdict
+from service.models import ArmRun, Build, Case, JobEvent, KernelProfile, Measurement, Point, SampleBlock, Verdict
 
 API = "/api/v1"
 
@@ -54,6 +55,82 @@ def test_pairs_carry_medians_and_admission(client: TestClient, history: Any) -> 
         assert forward["log_ratio"] == pytest.approx(math.log(2.202 / 2.002))
         assert forward["admitted"] is (pair["index"] != 1)
         assert forward["reasons"] == (["steal"] if pair["index"] == 1 else [])
+
+
+def add_run(session: Any, history: Any, purpose: str, index: int, arm: str, **times: float) -> None:
+    """Store a process of another purpose whose cases all have the same sample."""
+    run = ArmRun(
+        measurement_id=history.measurement.id,
+        attempt=1,
+        purpose=purpose,
+        pair_index=index,
+        arm=arm,
+        order="BA",
+        commit_id=history.commits[1].id,
+        protocol=1,
+        document_sha256="0" * 64,
+        document=b"",
+        environment={"build_key": "of no arm"},
+        wall_s=1.0,
+        log="",
+    )
+    session.add(run)
+    session.flush()
+    for name, value in times.items():
+        case = session.query(Case).filter(Case.name.endswith(name)).one_or_none()
+        if case is None:
+            case = Case(name=f"canary/cpu/{name}", version="c1", group="canary", definition={})
+            session.add(case)
+            session.flush()
+        block = {"metric": "time", "unit": "ms", "count": 1, "samples": struct.pack("<d", value)}
+        session.add(SampleBlock(arm_run_id=run.id, case_id=case.id, **block))
+
+
+def test_fresh_pairs_and_canaries_stand_beside_the_pairs(client: TestClient, database: Database, history: Any) -> None:
+    url = f"{API}/measurements/{history.measurement.id}"
+    before = client.get(url).json()
+    with database.transaction() as session:
+        for arm, factor in (("A", 1.0), ("B", 1.1)):
+            add_run(session, history, "confirm", 3, arm, **{"forward/self": 2.0 * factor})
+            add_run(session, history, "canary", 3, arm, gemm=1.0, copy=2.0 * factor)
+            add_run(session, history, "canary", 0, arm, gemm=1.0)
+    pairs = client.get(f"{url}/pairs").json()["pairs"]
+    assert [(pair["index"], pair["purpose"]) for pair in pairs] == [
+        (0, "pair"),
+        (1, "pair"),
+        (2, "pair"),
+        (3, "confirm"),
+    ]
+    assert [case["case"] for case in pairs[3]["cases"]] == ["cpu/forward/self"]
+    assert [[case["case"] for case in pair["canaries"]] for pair in pairs] == [
+        ["canary/cpu/gemm"],
+        [],
+        [],
+        ["canary/cpu/copy", "canary/cpu/gemm"],
+    ]
+    assert pairs[3]["canaries"][0]["log_ratio"] == pytest.approx(math.log(1.1))
+    samples = client.get(f"{url}/samples", params={"case": "canary/cpu/copy"}).json()["blocks"]
+    assert [(one["arm"], one["samples"]) for one in samples] == [("A", [2.0]), ("B", [pytest.approx(2.2)])]
+    after = client.get(url).json()
+    assert (after["environments"], after["pairs_done"]) == (before["environments"], 3)
+
+
+def test_the_evidence_of_a_verdict_is_given_whole(client: TestClient, database: Database, history: Any) -> None:
+    url = f"{API}/measurements/{history.measurement.id}"
+    fresh = {"index": 3, "admitted": False, "reasons": ["throttle_flagged"]}
+    with database.transaction() as session:
+        for arm in "AB":
+            add_run(session, history, "confirm", 3, arm, **{"forward/self": 2.0})
+        for verdict in session.query(Verdict).filter(Verdict.measurement_id == history.measurement.id):
+            verdict.evidence = {**verdict.evidence, "confirmation": {"pairs": [fresh]}}
+    found = client.get(f"{url}/evidence", params={"case": "cpu/forward/self"}).json()
+    assert (found["case"], found["evidence"]["confirmation"]) == ("cpu/forward/self", {"pairs": [fresh]})
+    assert [pair["index"] for pair in found["evidence"]["pairs"]] == [0, 1, 2]
+    shown = client.get(f"{url}/pairs").json()["pairs"][3]["cases"][0]
+    assert (shown["admitted"], shown["reasons"]) == (False, ["throttle_flagged"])
+    assert client.get(f"{url}/evidence", params={"case": "no/such"}).json()["code"] == "unknown_case"
+    missing = client.get(f"{API}/measurements/{uuid4()}/evidence", params={"case": "x"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "unknown_measurement")
 
 
 def test_pairs_of_a_measurement_at_work(client: TestClient, database: Database, history: Any) -> None:

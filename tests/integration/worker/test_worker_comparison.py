@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,15 @@ def test_a_comparison_finds_what_is_planted(repository: FakeRepository, tmp_path
     assert verdicts(comparison) == {FORWARD_SELF: "regressed", FORWARD_DOWN: "failed", BACKWARD_SELF: "improved"}
     assert comparison.sandbox == {"auto": "bubblewrap", "none": "none"}[setting]
     assert comparison.device_name == cpu().name
-    assert listener.stages == ["checkout", "build", "build", "numerics", "pairs", "profile", "judge"]
+    assert listener.stages == ["checkout", "build", "build", "numerics", "pairs", "confirm", "profile", "judge"]
     assert listener.pairs == [(index + 1, 10, 0) for index in range(comparison.pairs)]
     assert any("no sandbox" in text for text in listener.texts) == (setting == "none")
+    fresh = [document for document in comparison.documents if document["purpose"] == "confirm"]
+    assert {case["name"] for document in fresh for case in document["cases"]} == {FORWARD_SELF, BACKWARD_SELF}
+    assert [document["arm"] for document in fresh[:4]] == ["B", "A", "A", "B"]
+    assert fresh[0]["pair"] == comparison.pairs
+    confirmed = comparison.to_dict()["evidence"][FORWARD_SELF]["confirmation"]
+    assert (confirmed["verdict"], len(confirmed["pairs"]) >= 5) == ("regressed", True)
 
 
 def test_what_is_saved_is_plain_json_and_reads_back(repository: FakeRepository, tmp_path: Path) -> None:
@@ -66,8 +73,12 @@ def test_what_is_saved_is_plain_json_and_reads_back(repository: FakeRepository, 
     comparison = compare_commits("HEAD~1", "HEAD", options_for(repository, tmp_path, max_pairs=2))
     saved = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert [VerdictRow.from_dict(row) for row in saved["rows"]] == comparison.rows
-    assert len(saved["documents"]) == 2 + 2 * comparison.pairs
-    assert saved["documents"][-1]["cases"][0]["samples"]
+    purposes = Counter(document["purpose"] for document in saved["documents"])
+    assert purposes == {"numerics": 2, "pair": 2 * comparison.pairs, "canary": 2 * comparison.pairs}
+    assert all(one["cases"][0]["samples"] for one in saved["documents"] if one["purpose"] != "numerics")
+    canaries = saved["evidence"][FORWARD_SELF]["canaries"]
+    assert set(canaries) == {"canary/cpu/gemm", "canary/cpu/copy"}
+    assert all(set(one["log_ratios"]) == {"0", "1"} for one in canaries.values())
     assert saved["builds"]["B"]["report"]["compiler"] == "fake 1.0"
     assert {letter: one["status"] for letter, one in saved["profiles"].items()} == {
         "A": "unsupported",

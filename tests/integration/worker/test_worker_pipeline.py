@@ -5,6 +5,7 @@ All measurements of a database are run once, by one supervisor; the tests look a
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -281,6 +282,46 @@ def test_raw_samples_telemetry_and_documents_are_kept(world: World) -> None:
     assert len(zlib.decompress(telemetry.rows)) > 10
 
 
+def stored_runs(world: World, name: str, purpose: str) -> list[ArmRun]:
+    query = select(ArmRun).where(ArmRun.measurement_id == world.names[name], ArmRun.purpose == purpose)
+    with world.database.reading() as session:
+        return list(session.execute(query.order_by(ArmRun.pair_index, ArmRun.arm)).scalars())
+
+
+def test_a_change_is_measured_again_by_itself_and_in_the_other_order(world: World) -> None:
+    first, fresh = (stored_runs(world, "slow", purpose) for purpose in ("pair", "confirm"))
+    assert len(fresh) >= 2 * 5
+    assert fresh[0].pair_index == first[-1].pair_index + 1
+    assert [run.order for run in fresh[:4]] == ["BA", "BA", "AB", "AB"]
+    cases = [case["name"] for run in fresh for case in json.loads(zlib.decompress(run.document))["cases"]]
+    assert set(cases) == {FORWARD_SELF}
+    verdict = world.verdicts("slow")[FORWARD_SELF]
+    assert verdict.evidence["confirmation"]["verdict"] == "regressed"
+    assert [one["index"] for one in verdict.evidence["confirmation"]["pairs"]] == [run.pair_index for run in fresh[::2]]
+    assert "confirmed" in [reason["code"] for reason in verdict.reasons]
+    assert stored_runs(world, "same", "confirm") == []
+
+
+def test_canaries_are_measured_before_each_process_and_kept_whole(world: World) -> None:
+    arms = stored_runs(world, "slow", "pair") + stored_runs(world, "slow", "confirm")
+    canaries = stored_runs(world, "slow", "canary")
+    assert [(run.pair_index, run.arm, run.order) for run in canaries] == [
+        (run.pair_index, run.arm, run.order) for run in arms
+    ]
+    with world.database.reading() as session:
+        query = select(SampleBlock, Case.name).join(Case, Case.id == SampleBlock.case_id)
+        blocks = session.execute(query.where(SampleBlock.arm_run_id == canaries[0].id)).all()
+    times = {name: np.frombuffer(block.samples, "<f8") for block, name in blocks if block.metric == "time"}
+    assert set(times) == {"canary/cpu/gemm", "canary/cpu/copy"}
+    assert all(len(values) == 15 and values.min() > 0.0 for values in times.values())
+    written = json.loads(zlib.decompress(canaries[0].document))
+    assert written["environment"]["torch"]
+    shown = world.verdicts("slow")[FORWARD_SELF].evidence["canaries"]
+    assert set(shown) == set(times)
+    assert {len(one["log_ratios"]) for one in shown.values()} == {len(canaries) // 2}
+    assert world.count(Series) == 3  # canaries have none
+
+
 def test_points_join_series_of_the_case_and_device(world: World) -> None:
     with world.database.reading() as session:
         query = select(Series, Point, Case.name).join(Point, Point.series_id == Series.id).join(Case)
@@ -314,10 +355,11 @@ def test_events_tell_the_story_in_order(world: World) -> None:
             session.execute(select(JobEvent).where(JobEvent.job_id == job_id).order_by(JobEvent.id)).scalars()
         )
     stages = [event.payload["stage"] for event in events if event.kind == "stage"]
-    assert stages == ["prepare", "checkout", "build", "numerics", "pairs", "profile", "judge"]
+    assert stages == ["prepare", "checkout", "build", "numerics", "pairs", "confirm", "profile", "judge"]
     pairs = [event.payload for event in events if event.kind == "pair"]
     assert [pair["pair"] for pair in pairs] == list(range(len(pairs)))
     assert set(pairs[0]["admitted"]) == {FORWARD_SELF, BACKWARD_SELF}
+    assert set(pairs[-1]["admitted"]) == {FORWARD_SELF}
     assert [event.kind for event in events[-3:]] == ["verdict", "end", "end"]
     assert events[-1].measurement_id is None
     assert any("compiling slow" in event.payload["text"] for event in events if event.kind == "log")

@@ -1,35 +1,69 @@
 // Pairs of processes as dots: filled when admitted, hollow when rejected, with the reason on hover and by keyboard.
 
 import { element } from "./dom.js";
-import { words } from "./format.js";
+import { percent, words } from "./format.js";
 
-/** `pairs`: {index, order, cases: [{case, admitted, reasons}]} as the API says; `budget` is the most there may be. */
+/**
+ * `pairs`: {index, purpose, order, cases, canaries: [{case, admitted, reasons, log_ratio}]} as the API says; `budget` is
+ * the most there may be before changes are confirmed.
+ */
 export function pairDots(pairs, budget, ended) {
-  const dots = pairs.map(dot);
-  const left = ended ? 0 : Math.max(0, budget - pairs.length);
-  for (let index = 0; index < left; index += 1)
-    dots.push(element("li", {}, element("span", { class: "pair", "aria-hidden": "true" })));
+  const first = pairs.filter((pair) => pair.purpose === "pair");
+  const fresh = pairs.filter((pair) => pair.purpose !== "pair");
+  const missing = ended || fresh.length ? 0 : Math.max(0, budget - first.length);
+  const limit = `at most ${budget}; each case stops as soon as its evidence suffices`;
   return element(
     "div",
-    {},
-    head(pairs, budget, ended),
-    element("ul", { class: "pairs", "aria-label": "Pairs measured so far" }, ...dots),
+    { class: "stack" },
+    element(
+      "div",
+      {},
+      head("pairs", first, ended || fresh.length ? null : limit),
+      list("Pairs measured so far", first, missing),
+    ),
+    fresh.length
+      ? element("div", {}, head("fresh pairs", fresh, "of the cases that changed"), list("Fresh pairs", fresh, 0))
+      : null,
+    canaries(pairs),
   );
 }
 
-function head(pairs, budget, ended) {
+function list(label, pairs, missing) {
+  const dots = pairs.map(dot);
+  for (let index = 0; index < missing; index += 1)
+    dots.push(element("li", {}, element("span", { class: "pair", "aria-hidden": "true" })));
+  return element("ul", { class: "pairs", "aria-label": label }, ...dots);
+}
+
+/** What the same code did in both arms: the median over the pairs. Whether that is much, the verdicts say. */
+function canaries(pairs) {
+  const ratios = new Map();
+  for (const { case: name, log_ratio: ratio } of pairs.flatMap((pair) => pair.canaries))
+    if (ratio !== null) ratios.set(name, [...(ratios.get(name) ?? []), ratio]);
+  if (ratios.size === 0) return null;
+  const parts = [...ratios].map(([name, values]) => `${name.split("/").at(-1)} ${percent(Math.expm1(median(values)))}`);
+  return element("p", { class: "small muted", text: `Canaries (the same code in both arms): ${parts.join(" · ")}` });
+}
+
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+function head(noun, pairs, note) {
   const kinds = pairs.map(kindOf);
   const rejected = kinds.filter((kind) => kind === "rejected").length;
   const partly = kinds.filter((kind) => kind === "partly").length;
   const parts = [
     rejected ? `${rejected} rejected` : null,
     partly ? `${partly} rejected for some cases` : null,
-    ended ? null : `at most ${budget}; each case stops as soon as its evidence suffices`,
+    note,
   ].filter(Boolean);
   return element(
     "div",
     { class: "pairs-head" },
-    element("span", { class: "strong", text: `${pairs.length} pairs` }),
+    element("span", { class: "strong", text: `${pairs.length} ${noun}` }),
     element("span", { class: "small muted", text: parts.join(" · ") }),
   );
 }

@@ -4,7 +4,8 @@ import { element, icon } from "./dom.js";
 import { duration, secondsBetween, words } from "./format.js";
 
 const TERMINAL = new Set(["done", "failed", "canceled", "expired"]);
-const USUAL = ["queued", "checkout", "build", "numerics", "pairs", "profile", "judge"];
+const USUAL = ["queued", "checkout", "build", "numerics", "pairs", "confirm", "profile", "judge"];
+const RARE = new Set(["confirm"]); // a step of those measurements alone in which something changed
 const OPTIONAL = new Set(["profile"]); // not a step of measurements from before it came
 const NAMES = {
   queued: "Queued",
@@ -12,6 +13,7 @@ const NAMES = {
   build: "Build",
   numerics: "Numerics",
   pairs: "Pairs",
+  confirm: "Confirm",
   profile: "Profile",
   judge: "Judge",
 };
@@ -28,7 +30,7 @@ export function stepList(measurement, starts, job) {
     seen.delete(stage);
     seen.set(stage, { at: since, detail });
   }
-  const usual = USUAL.filter((stage) => seen.has(stage) || !(OPTIONAL.has(stage) && ended));
+  const usual = USUAL.filter((stage) => seen.has(stage) || !(RARE.has(stage) || (OPTIONAL.has(stage) && ended)));
   const order = [...usual, ...[...seen.keys()].filter((stage) => !USUAL.includes(stage))];
   const happened = [...seen.keys()];
   const current = seen.has(measurement.stage) ? measurement.stage : happened.at(-1);

@@ -28,17 +28,18 @@ def error(relative):
     return {"y": {"max_abs": 1.0, "relative": relative}, "dq": {"max_abs": 1e-7, "relative": 1e-8}}
 
 
-def pairs_of(effect=0.0, *, count=8, sd=0.002, seed=0):
+def pairs_of(effect=0.0, *, count=8, sd=0.002, seed=0, start=0):
     ratios = np.random.default_rng(seed).normal(math.log1p(effect), sd, count)
     spread = np.exp(np.linspace(-0.01, 0.01, 15))
     return [
         PairObservation(i, pair_order(i), ArmObservation(spread), ArmObservation(math.exp(ratio) * spread))
-        for i, ratio in enumerate(ratios)
+        for i, ratio in enumerate(ratios, start)
     ]
 
 
 def case(effect=0.0, *, group="cpu.forward", seed=0, **changes):
-    return replace(CaseInput(pairs_of(effect, seed=seed), GOOD, GOOD, group), **changes)
+    fresh = pairs_of(effect, count=5, seed=seed + 1000, start=8)
+    return replace(CaseInput(pairs_of(effect, seed=seed), GOOD, GOOD, group, fresh=fresh), **changes)
 
 
 def judge_one(given, *, final=True):
@@ -53,7 +54,7 @@ def test_speed_is_judged_when_the_numbers_are_right():
     assert judge_one(case(0.1)).verdict is Verdict.REGRESSED
     assert judge_one(case(-0.1)).verdict is Verdict.IMPROVED
     assert judge_one(case(0.0)).verdict is Verdict.UNCHANGED
-    assert codes(judge_one(case(0.1))) == ["slower"]
+    assert codes(judge_one(case(0.1))) == ["slower", "confirmed"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_summary_of_numerics_for_the_row():
 
 
 def test_open_cases_keep_the_job_going_and_final_closes_all():
-    cases = {"done": case(0.1), "open": case(pairs=pairs_of(sd=0.05))}
+    cases = {"done": case(0.1), "open": case(pairs=pairs_of(sd=0.05), fresh=())}
     going = judge_cases(cases, POLICY, final=False)
     assert (going["done"].verdict, going["open"].verdict) == (Verdict.REGRESSED, None)
     assert judge_cases(cases, POLICY, final=True)["open"].verdict is Verdict.INCONCLUSIVE

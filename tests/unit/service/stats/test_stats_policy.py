@@ -8,7 +8,10 @@ from service.stats.policy import JudgingPolicy
 def test_defaults_are_those_of_the_design():
     policy = JudgingPolicy()
     assert policy.looks == (8, 12, 16, 24, 32, 48)
-    assert policy.look_alpha == pytest.approx(0.001 / 6)
+    assert policy.look_alpha == pytest.approx(0.02 / 6)
+    assert policy.told_alpha == pytest.approx(0.001)
+    assert policy.unconfirmed().look_alpha == pytest.approx(0.001 / 6)
+    assert policy.confirm_looks == (5, 8, 12, 24)
     assert policy.look_equivalence_alpha == pytest.approx(0.05 / 6)
     assert (policy.regression_margin, policy.equivalence, policy.sd_floor) == (0.003, 0.01, 0.0005)
 
@@ -28,7 +31,17 @@ def test_defaults_are_those_of_the_design():
 def test_a_budget_plans_its_own_looks_and_spends_the_whole_level(budget, looks):
     policy = JudgingPolicy().with_budget(budget)
     assert policy.looks == looks
-    assert policy.look_alpha * len(looks) == pytest.approx(0.001)
+    assert policy.look_alpha * len(looks) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("budget", "looks"), [(4, (4,)), (6, (5, 6)), (8, (5, 8)), (20, (5, 8, 12, 20)), (48, (5, 8, 12, 24))]
+)
+def test_confirming_takes_no_more_pairs_than_the_budget_and_the_whole_level(budget, looks):
+    confirming = JudgingPolicy().with_budget(budget).confirming()
+    assert confirming.looks == looks
+    assert confirming.look_alpha * len(looks) == pytest.approx(0.1)
+    assert (confirming.regression_margin, confirming.min_effect) == (0.0, 0.005)
 
 
 def test_a_budget_of_one_pair_is_refused():
@@ -53,6 +66,8 @@ def test_unknown_entries_are_named():
         ("looks", ()),
         ("looks", (8, 8)),
         ("looks", (1, 4)),
+        ("confirm_looks", (8, 5)),
+        ("confirm_alpha", 1.0),
         ("look_share", 0.0),
         ("alpha", 0.0),
         ("equivalence_level", 1.0),

@@ -1,5 +1,6 @@
 import importlib.util
 import math
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,28 @@ def recorded(make_arm, ratios, **state):
     return calls, sample_pair
 
 
-def test_pairs_alternate_and_stop_at_the_deciding_look(make_arm):
+def test_pairs_alternate_stop_at_the_deciding_look_and_are_confirmed_in_the_other_order(make_arm):
     calls, sample_pair = recorded(make_arm, np.random.default_rng(1).normal(0.05, 0.002, 48))
     decision = run_job(sample_pair, lambda times: None, JudgingPolicy())
     assert decision.verdict is Verdict.REGRESSED
-    assert calls == [(i, "AB" if i % 2 == 0 else "BA") for i in range(8)]
+    first, fresh = [(i, "AB" if i % 2 == 0 else "BA") for i in range(8)], list(zip(range(8, 13), cycle(("BA", "AB"))))
+    assert calls == first + fresh
+    assert [one["index"] for one in decision.evidence["confirmation"]["pairs"]] == list(range(8, 13))
+
+
+def test_what_kept_step_with_the_order_is_not_confirmed(make_arm):
+    """Of every four processes the second and third are slow: the candidate's in AB BA, the baseline's in BA AB."""
+    orders = []
+
+    def sample_pair(index, order):
+        orders.append(order)
+        slow = 0.03 if (order == "AB") == (index % 2 == 0) else -0.03
+        return PairObservation(index, order, make_arm(1.0), make_arm(math.exp(slow + 0.001 * (index % 3))))
+
+    decision = run_job(sample_pair, lambda times: None, JudgingPolicy())
+    assert (decision.verdict, decision.claim) == (Verdict.INCONCLUSIVE, Verdict.REGRESSED)
+    assert decision.reasons[0].code == "not_confirmed"
+    assert orders[7:11] == ["BA", "BA", "AB", "BA"]
 
 
 def test_a_spent_budget_ends_the_job(make_arm):
@@ -70,8 +88,8 @@ def test_bad_samples_stop_the_job_by_name():
 
 
 def test_the_scorers_adapter_speaks_its_words(adapters, simulated_device):
-    assert adapters.job_procedure(simulated_device(1, 0.03)) == ("regression", 8)
-    assert adapters.job_procedure(simulated_device(2, -0.03)) == ("improvement", 8)
+    assert adapters.job_procedure(simulated_device(1, 0.03)) == ("regression", 8 + 5)
+    assert adapters.job_procedure(simulated_device(2, -0.03)) == ("improvement", 8 + 5)
     verdicts = [adapters.job_procedure(simulated_device(seed))[0] for seed in range(30)]
     assert verdicts.count("unchanged") >= 29
 

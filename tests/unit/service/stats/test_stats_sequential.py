@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,6 +216,9 @@ def test_power_limited_forbids_unchanged_but_not_a_regression(make_pairs):
     assert "power_limited" in codes(same)
     slower = decide(make_pairs(noise(17, 8, sd=0.002, mean=0.03), both=capped), POLICY, final=True)
     assert slower.verdict is Verdict.REGRESSED
+    assert codes(slower) == ["slower", "power_limited"]
+    faster = decide(make_pairs(noise(17, 8, sd=0.002, mean=-0.03), both=capped), POLICY, final=True)
+    assert (faster.verdict, codes(faster)) == (Verdict.IMPROVED, ["faster", "power_limited"])
 
 
 def test_constant_samples_are_judged_with_the_floor():
@@ -231,6 +235,8 @@ def test_one_timer_tick_between_constants_is_no_change():
     decision = decide([PairObservation(i, pair_order(i), *arms) for i in range(8)], POLICY, final=True)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert "timer_resolution" in codes(decision)
+    back = decide([PairObservation(i, pair_order(i), *reversed(arms)) for i in range(8)], POLICY, final=True)
+    assert (back.verdict, codes(back)) == (Verdict.INCONCLUSIVE, codes(decision))
 
 
 def test_a_large_step_between_constants_is_a_change():
@@ -266,13 +272,49 @@ def test_unusual_stability_is_reported_and_not_believed(make_pairs):
 def test_cycles_come_with_their_interval_and_doubt_a_change_of_clock(make_pairs):
     ratios = noise(21, 8, sd=0.001, mean=0.012)
     work = make_pairs(ratios, both={"sm_clock": 1980.0})
-    assert decide(work, POLICY, final=True).interval_cycles == pytest.approx(decide(work, POLICY, final=True).interval)
+    proven = decide(work, POLICY, final=True)
+    assert proven.verdict is Verdict.REGRESSED
+    assert proven.interval_cycles == pytest.approx(proven.interval)
+    look = proven.evidence["looks"][0]
+    assert look["cycles"]["mean"] == pytest.approx(look["mean"])
+    assert look["cycles"]["interval"] == pytest.approx(look["interval"])
     clock = make_pairs(ratios, both={"sm_clock": 1980.0}, candidate={"sm_clock": 1980.0 * math.exp(-0.012)})
     decision = decide(clock, POLICY, final=True)
-    assert decision.verdict is Verdict.REGRESSED
-    assert codes(decision) == ["slower", "cycles_disagree"]
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert codes(decision) == ["budget_spent", "cycles_disagree"]
     assert decision.interval_cycles[0] < 0 < decision.interval_cycles[1]
-    assert decide(make_pairs(ratios), POLICY, final=True).interval_cycles is None
+    unknown = decide(make_pairs(ratios), POLICY, final=True)
+    assert (unknown.verdict, unknown.interval_cycles) == (Verdict.REGRESSED, None)
+    assert unknown.evidence["looks"][0]["cycles"] is None
+
+
+def test_at_the_power_cap_code_may_move_the_clock(make_pairs):
+    ratios = noise(21, 8, sd=0.001, mean=0.012)
+    capped = {"power_capped_share": 1.0, "sm_clock": 1400.0}
+    heavier = make_pairs(ratios, both=capped, candidate={"sm_clock": 1400.0 * math.exp(-0.012)})
+    decision = decide(heavier, POLICY, final=True)
+    assert decision.verdict is Verdict.REGRESSED
+    assert codes(decision) == ["slower", "cycles_disagree", "power_limited"]
+    assert decision.evidence["pairs"][0]["power_capped_after"] == 1.0
+
+
+@pytest.mark.parametrize("missing", ["baseline", "both", "all"])
+def test_a_clock_that_fails_midway_costs_its_pairs_and_no_more(make_pairs, missing):
+    """The readings of six pairs are gone: where others are there, a pair without its clock is not believed."""
+    pairs = make_pairs(noise(24, 16, sd=0.002, mean=0.03), both={"sm_clock": 1980.0})
+    lost = range(16) if missing == "all" else range(4, 10)
+    for at in lost:
+        after = replace(pairs[at].candidate, sm_clock=1980.0 if missing == "baseline" else None)
+        pairs[at] = replace(pairs[at], baseline=replace(pairs[at].baseline, sm_clock=None), candidate=after)
+    decision = decide(pairs, POLICY, final=True)
+    assert decision.verdict is Verdict.REGRESSED
+    used = [one["index"] for one in decision.evidence["pairs"] if one["admitted"]]
+    if missing == "all":
+        assert (used, decision.interval_cycles) == (list(range(16)), None)
+    else:
+        assert used == [0, 1, 2, 3, *range(10, 16)]
+        assert {code for at in lost for code in decision.evidence["pairs"][at]["reasons"]} == {"clock_unreadable"}
+        assert decision.interval_cycles == pytest.approx(decision.interval)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -10,7 +10,7 @@ import pytest
 
 from service.stats.policy import JudgingPolicy
 from service.worker.devices import cpu
-from service.worker.document import Document, Expected, read_document
+from service.worker.document import Document, Expected, Telemetry, read_document
 from service.worker.errors import JobError
 from service.worker.evidence import CaseSummary, Evidence, median_interval
 
@@ -81,6 +81,13 @@ def judged(
             for arm in ("A", "B")
         ]
         evidence.add_pair(index, "AB" if index % 2 == 0 else "BA", *documents)
+    while names := evidence.to_confirm():
+        index, order = evidence.next_pair()
+        changed = [pair_changes.get(arm, {}) for arm in ("A", "B")]
+        fresh = [
+            make_document(arm, "pair", **{n: dict(c) for n in names}) for arm, c in zip("AB", changed, strict=True)
+        ]
+        evidence.add_fresh(index, order, *fresh)
     return {summary.row.case: summary for summary in evidence.judge()}
 
 
@@ -181,3 +188,82 @@ def test_the_interval_of_a_median_is_the_binomial_one(count: int, low: int, high
     values = list(range(1, count + 1))
     random.shuffle(values)
     assert median_interval(values)[1:] == (low, high)
+
+
+GEMM = "canary/cpu/gemm"
+
+
+def watched(canary_level: float, *, level: float = 1.0, steal: float = 0.0) -> Evidence:
+    """Return evidence of eight pairs in which the candidate's canary and case are at these levels of the baseline's."""
+    evidence = Evidence(cpu(), JudgingPolicy.for_device("cpu").with_budget(8))
+    for arm in ("A", "B"):
+        evidence.add_numerics(arm, make_document(arm, "numerics", **{A_CASE: {}}))
+    telemetry = {"source": "proc", "columns": ["t_s", "steal_share"], "rows": [[0.5, steal], [1.0, steal]]}
+    for index in range(8):
+        arms, canaries = {}, {}
+        for arm, factor, canary_factor in (("A", 1.0, 1.0), ("B", level, canary_level)):
+            document = make_document(arm, "pair", **{A_CASE: {"level": 5.0 * factor}})
+            arms[arm] = document.model_copy(update={"telemetry": Telemetry.model_validate(telemetry)})
+            canaries[arm] = make_document(arm, "pair", **{GEMM: {"level": canary_factor, "group": "canary"}})
+        evidence.add_pair(index, "AB" if index % 2 == 0 else "BA", arms["A"], arms["B"], canaries)
+    return evidence
+
+
+def test_a_canary_that_moves_takes_the_claims_back_and_spares_fresh_pairs() -> None:
+    evidence = watched(1.05, level=1.05)
+    assert evidence.to_confirm() == ()
+    (summary,) = evidence.judge()
+    assert summary.row.verdict == "environment"
+    assert codes(summary) == {"canary_moved", "slower"}
+    assert summary.evidence["canaries"][GEMM]["verdict"] == "regressed"
+
+
+def test_a_canary_that_rests_is_shown_and_changes_nothing() -> None:
+    evidence = watched(1.0, level=1.05)
+    assert evidence.to_confirm() == (A_CASE,)
+    assert (evidence.next_pair(), evidence.needs_pairs()) == ((8, "BA"), False)
+    (summary,) = watched(1.0).judge()
+    assert summary.row.verdict == "unchanged"
+    shown = summary.evidence["canaries"]
+    assert set(shown) == {GEMM}
+    assert (shown[GEMM]["verdict"], shown[GEMM]["pairs_used"]) == ("unchanged", 8)
+    assert list(shown[GEMM]["log_ratios"]) == [str(index) for index in range(8)]
+
+
+def test_canaries_are_believed_in_the_pairs_alone_that_cases_are_believed_in() -> None:
+    (summary,) = watched(1.3, level=1.0, steal=0.4).judge()
+    assert summary.row.verdict == "throttled"
+    assert summary.evidence["canaries"][GEMM]["verdict"] == "throttled"
+
+
+def test_fresh_pairs_without_a_change_are_not_wanted_and_a_change_ends_its_own() -> None:
+    evidence = watched(1.0, level=1.05)
+    assert evidence.last_admissions() == {A_CASE: True}
+    taken = 0
+    while names := evidence.to_confirm():
+        assert names == (A_CASE,)
+        index, order = evidence.next_pair()
+        assert (index, order) == (8 + taken, "BA" if taken % 2 == 0 else "AB")
+        arms = [make_document(arm, "pair", **{A_CASE: {"level": 5.0 * f}}) for arm, f in (("A", 1.0), ("B", 1.05))]
+        evidence.add_fresh(index, order, *arms)
+        assert evidence.last_admissions() == {A_CASE: True}
+        taken += 1
+    assert (taken, evidence.fresh_measured, evidence.pairs_measured) == (5, 5, 8)
+    (summary,) = evidence.judge()
+    assert (summary.row.verdict, summary.row.pairs_used) == ("regressed", 8)
+    assert codes(summary) == {"slower", "confirmed"}
+
+
+def test_a_case_that_fails_in_a_fresh_pair_is_failed() -> None:
+    evidence = watched(1.0, level=1.05)
+    broken = make_document("B", "pair", **{A_CASE: {"status": "failed", "error": "flaky"}})
+    evidence.add_fresh(8, "BA", make_document("A", "pair", **{A_CASE: {}}), broken)
+    assert evidence.to_confirm() == ()
+    (summary,) = evidence.judge()
+    assert (summary.row.verdict, codes(summary)) == ("failed", {"candidate_case_failed"})
+
+
+def test_a_change_that_nobody_measured_again_is_not_told() -> None:
+    (summary,) = watched(1.0, level=1.05).judge()
+    assert summary.row.verdict == "inconclusive"
+    assert codes(summary) == {"not_measured_again", "slower"}

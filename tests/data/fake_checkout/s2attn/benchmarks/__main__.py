@@ -29,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     commands = ["list", "run", *(["profile"] if "profile" in BEHAVIOR else [])]
     parser.add_argument("command", choices=commands)
-    parser.add_argument("--cases", default="*")
+    parser.add_argument("--cases", action="append")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--arm")
     parser.add_argument("--out", type=Path)
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--numerics", default="with")
     parser.add_argument("--samples", type=int, default=15)
     options = parser.parse_args()
-    names = [name for name in NAMES if fnmatch.fnmatchcase(name, options.cases)]
+    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in options.cases or ["*"])]
     if options.command == "list":
         print(json.dumps({"protocol": 1, "cases": [{"name": name} for name in names]}))
         return 0
