@@ -282,6 +282,27 @@ def compare(
 
 
 @app.command()
+def judge(
+    before: Annotated[str, typer.Argument(help="Times of the baseline, one per process, separated by commas.")],
+    after: Annotated[str, typer.Argument(help="Times of the candidate, likewise and in the same unit.")],
+    device: Annotated[str, typer.Option(help="cpu or cuda: whose rules say what would be enough.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Say what times that were not taken in pairs are worth: never a verdict, but how many pairs would give one."""
+    from service.stats.planning import judge_unpaired
+    from service.stats.policy import JudgingPolicy
+
+    try:
+        times, changed = ([float(value) for value in side.split(",")] for side in (before, after))
+        decision = judge_unpaired(times, changed, JudgingPolicy.for_device(device))
+    except ValueError as error:
+        stop(f"expected times such as 5.88,5.91,5.87: {error}", Exit.USAGE)
+    said = {"verdict": str(decision.verdict), "effect": decision.effect, "reason": decision.reasons[0].detail}
+    print_json(said) if as_json else print(f"{said['verdict']}: {said['reason']}")
+    raise typer.Exit(Exit.INCONCLUSIVE)
+
+
+@app.command()
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Look at this host as a place to measure: devices, clocks, foreign processes, compilers, sandbox, database."""
     from service.doctor import Check, examine

@@ -52,9 +52,10 @@ def run_comparison(baseline: str, candidate: str, options: ComparisonOptions, ou
 def header(comparison: Comparison) -> str:
     """Say what was compared, where and how, in one Markdown paragraph."""
     confined = "in bubblewrap" if comparison.sandbox == "bubblewrap" else "in plain child processes (no sandbox)"
+    fresh = f" and {comparison.fresh_pairs} more to confirm changes" if comparison.fresh_pairs else ""
     return (
         f"`{comparison.baseline_sha[:12]}` → `{comparison.candidate_sha[:12]}` on {comparison.device_name}, "
-        f"{comparison.pairs} pairs of fresh processes, {confined}\n"
+        f"{comparison.pairs} pairs of fresh processes{fresh}, {confined}\n"
     )
 
 

@@ -29,7 +29,9 @@ STYLES = {
     "unchanged": "dim",
 }
 HEADINGS = ("case", "before", "after", "delta", "interval", "verdict")
-ENVIRONMENT_CODES = frozenset({"sandbox_missing", "worker_lost", "checkout_failed", "device_unfit", "internal_error"})
+ENVIRONMENT_CODES = frozenset(
+    {"sandbox_missing", "worker_lost", "checkout_failed", "device_unfit", "canary_failed", "internal_error"}
+)
 
 
 class Exit(IntEnum):

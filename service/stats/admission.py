@@ -14,6 +14,7 @@ from service.stats.policy import JudgingPolicy
 from service.stats.verdict import Reason, reason
 
 SETTLED = 4  # pairs from which on the scatter of a job is known well enough to call one of them too quiet
+TOP_PAIRS = 3  # pairs that have to reach a clock before it is the job's top one
 
 
 @dataclass(frozen=True)
@@ -85,20 +86,18 @@ class AdmissionTable:
 
         clock_low: a clock under `clock_floor` of the upper clock of the pairs judged here, the `clock_quantile` over
         them of the higher of the two arms' clocks. stable_at_low_clock: clock and scatter both far under their usual,
-        which is the upper level of all pairs known, or the history's when the whole job never reached it. Source:
+        which is that of the pairs at the top clock, or the history's when the whole job never reached it. Source:
         shared prototype `ab_sequential` for the floor; the rest derived here.
         """
         rule, history = self.policy, self.history
         known = self.earlier + measured
         sm, mem, scatter = self.sm_clocks[:known], self.mem_clocks[:known], self.scatter[:known]
-        upper = _upper(sm, rule.clock_quantile)
         floor, floor_mem = (rule.clock_floor * _upper(c[self.earlier :], rule.clock_quantile) for c in (sm, mem))
         highest = sm.max(axis=1)
-        quiet = scatter < rule.stable_scatter * np.quantile(scatter, 0.75)
         struck = {
             "clock_low": (sm.min(axis=1) < floor) | (mem.min(axis=1) < floor_mem),
             "clock_unreadable": np.isnan(sm).any(axis=1) & bool(np.isfinite(sm).any()),
-            "stable_at_low_clock": quiet & (highest < rule.stable_clock * upper) & (known >= SETTLED),
+            "stable_at_low_clock": _stable_at_low_clock(highest, scatter, rule),
         }
         if history.clock_low is not None:
             struck["clock_unseen"] = sm.min(axis=1) < history.clock_low
@@ -183,6 +182,19 @@ def _differ(arms: tuple[ArmObservation, ArmObservation], clock: str, policy: Jud
     if before is None or after is None:
         return False
     return bool(abs(np.log(after / before)) > policy.clock_tolerance)
+
+
+def _stable_at_low_clock(highest: Floats, scatter: Floats, rule: JudgingPolicy) -> NDArray[np.bool_]:
+    """Return which pairs are far below the top clock and far quieter than the pairs at it.
+
+    The top is what `TOP_PAIRS` pairs reached, however few of the job they are: after an early throttle most are below.
+    """
+    readable = np.sort(highest[np.isfinite(highest)])
+    if highest.size < SETTLED or readable.size < TOP_PAIRS:
+        return np.zeros(highest.size, dtype=np.bool_)
+    low = rule.stable_clock * readable[-TOP_PAIRS]
+    usual = float(np.quantile(scatter[highest >= low], 0.75))
+    return np.asarray((highest < low) & (scatter < rule.stable_scatter * usual))
 
 
 def _clocks(values: Sequence[tuple[float | None, float | None]]) -> Floats:

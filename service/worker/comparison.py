@@ -87,6 +87,7 @@ class Comparison:
     sandbox: str
     summaries: tuple[CaseSummary, ...]
     pairs: int
+    fresh_pairs: int
     rejected_pairs: int
     environment: dict[str, Any]
     builds: dict[str, dict[str, Any]]
@@ -119,6 +120,7 @@ class Comparison:
             "started_at": self.started_at.isoformat(),
             "wall_s": self.wall_s,
             "pairs": self.pairs,
+            "fresh_pairs": self.fresh_pairs,
             "rejected_pairs": self.rejected_pairs,
             "policy": self.policy.to_dict(),
             "environment": self.environment,
@@ -201,6 +203,7 @@ class _Run:
             sandbox=str(self.host.sandbox.mode),
             summaries=tuple(evidence.judge()),
             pairs=evidence.pairs_measured,
+            fresh_pairs=evidence.fresh_measured,
             rejected_pairs=self._rejected,
             environment=self._documents[-1]["environment"],
             builds={letter: _describe(arm.build) for letter, arm in self._arms.items()},

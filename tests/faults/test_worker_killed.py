@@ -52,7 +52,7 @@ def test_a_worker_killed_while_confirming_goes_on_with_the_next_fresh_pair(
     slower = scene.repository.commit("slower", run_s=0.05, speed={FORWARD_SELF: 1.1})
     measurement_id = scene.jobs.submit(slower, max_pairs=PAIRS)
     worker = workers.start()
-    wait_until(lambda: len(scene.runs(measurement_id, "confirm")) >= 4, 60, "two fresh pairs")
+    wait_until(lambda: len(scene.runs(measurement_id, "confirm")) >= 4, 150, "two fresh pairs")
     workers.kill(worker)
     first, fresh = scene.runs(measurement_id), scene.runs(measurement_id, "confirm")
     workers.start()
