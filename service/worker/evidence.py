@@ -11,6 +11,7 @@ import numpy as np
 
 from service.judging.judge import CaseFailure, CaseInput, judge_canaries, judge_cases, numerics_summary
 from service.judging.rows import VerdictRow
+from service.stats.admission import CaseHistory
 from service.stats.confirmation import fresh_order
 from service.stats.pairs import PairObservation, pair_order
 from service.stats.policy import JudgingPolicy
@@ -60,11 +61,17 @@ class MeasuredPair:
 
 
 class Evidence:
-    """All documents of one attempt at a measurement."""
+    """All documents of one attempt at a measurement; `usual` by case name and version, where that is known."""
 
-    def __init__(self, device: MeasuringDevice, policy: JudgingPolicy) -> None:
+    def __init__(
+        self,
+        device: MeasuringDevice,
+        policy: JudgingPolicy,
+        usual: Mapping[tuple[str, str], CaseHistory] | None = None,
+    ) -> None:
         self._device = device
         self._policy = policy
+        self._usual = usual or {}
         self._numerics: dict[str, Document] = {}
         self._pairs: list[MeasuredPair] = []
         self._fresh: list[MeasuredPair] = []
@@ -189,6 +196,7 @@ class Evidence:
             baseline_numerics=_numerics(checked.get("A")),
             group=case.group,
             failure=failure,
+            history=self._usual.get((name, case.version)),
             fresh=[] if failure else [_observe(pair, name) for pair in self._fresh if pair.documents["B"].case(name)],
         )
 

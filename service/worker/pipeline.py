@@ -51,6 +51,7 @@ from service.worker.storing import (
     save_profile,
     save_run,
     save_verdicts,
+    usual_cases,
 )
 
 MAX_TRIES = 3
@@ -327,7 +328,8 @@ class MeasurementRun:
         policy = JudgingPolicy.for_device(self._assignment.device_class)
         policy = policy.at_level(float(self._assignment.policy.get("level", policy.told_alpha)))
         budget = int(self._assignment.policy.get("max_pairs", policy.looks[-1]))
-        evidence = Evidence(self._device, policy.with_budget(max(2, budget)))
+        usual = self._records.run(lambda session: usual_cases(session, self._id, self._device.uuid))
+        evidence = Evidence(self._device, policy.with_budget(max(2, budget)), usual)
         runs = self._records.run(lambda session: load_runs(session, self._id, attempt))
         stored: dict[tuple[str, int], dict[str, Document]] = {}
         for run in runs:

@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,9 @@ from service.models import (
     Build,
     Case,
     Commit,
+    Device,
     KernelProfile,
+    Measurement,
     Point,
     SampleBlock,
     Series,
@@ -31,12 +34,18 @@ from service.models import (
 )
 from service.models.base import utc_now
 from service.models.upsert import insert_missing
+from service.stats.admission import CaseHistory
+from service.stats.usual import usual_of
 from service.worker.checkout import CommitInfo
 from service.worker.document import CaseResult, Telemetry
 from service.worker.errors import JobError
 from service.worker.evidence import CaseSummary
 from service.worker.measure import ProcessResult
 from service.worker.profile import ProfileResult
+
+USUAL_DAYS = 30
+USUAL_VERDICTS = 1000
+_BELIEVED = ("improved", "regressed", "unchanged", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,33 @@ def load_runs(session: Session, measurement_id: UUID, attempt: int) -> list[Stor
         StoredRun(row.purpose, row.pair_index, row.order, row.arm, zlib.decompress(row.document), row.log)
         for row in session.execute(query).scalars()
     ]
+
+
+def usual_cases(session: Session, measurement_id: UUID, device_uuid: str) -> dict[tuple[str, str], CaseHistory]:
+    """Return what case versions (name, version) usually show on a device, as of the start of a measurement.
+
+    From the newest verdicts of the last `USUAL_DAYS`, so that a device which has changed is believed again after them.
+    """
+    until = session.get_one(Measurement, measurement_id).started_at or utc_now()
+    query = (
+        select(Case.name, Case.version, Verdict.evidence)
+        .join(Case, Case.id == Verdict.case_id)
+        .join(Measurement, Measurement.id == Verdict.measurement_id)
+        .join(Device, Device.id == Measurement.device_id)
+        .where(
+            Device.uuid == device_uuid,
+            Verdict.verdict.in_(_BELIEVED),
+            Verdict.judged_at < until,
+            Verdict.judged_at > until - timedelta(days=USUAL_DAYS),
+        )
+        .order_by(Verdict.id.desc())
+        .limit(USUAL_VERDICTS)
+    )
+    evidences: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name, version, evidence in session.execute(query):
+        evidences.setdefault((name, version), []).append(evidence)
+    found = {case: usual_of(given) for case, given in evidences.items()}
+    return {case: usual for case, usual in found.items() if usual is not None}
 
 
 def save_profile(session: Session, key: ArmKey, commit_id: UUID, result: ProfileResult) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service.stats.admission import CaseHistory
 from service.stats.policy import JudgingPolicy
 from service.worker.devices import cpu
 from service.worker.document import Document, Expected, Telemetry, read_document
@@ -267,3 +268,80 @@ def test_a_change_that_nobody_measured_again_is_not_told() -> None:
     (summary,) = watched(1.0, level=1.05).judge()
     assert summary.row.verdict == "inconclusive"
     assert codes(summary) == {"not_measured_again", "slower"}
+
+
+def test_what_is_quieter_than_usual_is_judged_by_the_usual_scatter_of_the_same_case_version() -> None:
+    usual = {(A_CASE, "v1"): CaseHistory(pair_sd=0.1), (B_CASE, "v0"): CaseHistory(pair_sd=0.1)}
+    evidence = Evidence(cpu(), JudgingPolicy.for_device("cpu").with_budget(8), usual)
+    for arm in ("A", "B"):
+        evidence.add_numerics(arm, make_document(arm, "numerics", **{A_CASE: {}, B_CASE: {}}))
+    for index in range(8):
+        arms = [make_document(arm, "pair", **{A_CASE: {}, B_CASE: {}}) for arm in ("A", "B")]
+        evidence.add_pair(index, "AB" if index % 2 == 0 else "BA", *arms)
+    summaries = {summary.row.case: summary for summary in evidence.judge()}
+    assert summaries[A_CASE].row.verdict == "inconclusive"
+    assert "suspiciously_stable" in codes(summaries[A_CASE])
+    assert summaries[B_CASE].row.verdict == "unchanged"
+
+
+def job_with(samples: dict[str, list[float]], clocks: dict[str, list[float | None]] | None = None) -> CaseSummary:
+    """Return the result of eight pairs (and fresh ones if wanted) whose processes show exactly these samples."""
+    evidence = Evidence(cpu(), JudgingPolicy().with_budget(8))
+    for arm in ("A", "B"):
+        evidence.add_numerics(arm, make_document(arm, "numerics", **{A_CASE: {}}))
+
+    def process(arm: str, index: int) -> Document:
+        document = make_document(arm, "pair", **{A_CASE: {"samples": samples[arm]}})
+        readings = (clocks or {"A": [], "B": []})[arm] if index >= 4 else [1980.0] * 3 if clocks else []
+        rows = [[0.2 * (number + 1), clock] for number, clock in enumerate(readings)]
+        columns = ["t_s", "sm_clock_mhz"] if clocks else []
+        telemetry = Telemetry(source="nvml" if clocks else "none", columns=columns, rows=rows)
+        return document.model_copy(update={"telemetry": telemetry})
+
+    while evidence.needs_pairs() or evidence.to_confirm():
+        add = evidence.add_pair if evidence.needs_pairs() else evidence.add_fresh
+        index, order = evidence.next_pair()
+        add(index, order, process("A", index), process("B", index))
+    (summary,) = evidence.judge()
+    return summary
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_processes_of_very_few_samples_are_no_evidence(count: int) -> None:
+    summary = job_with({"A": [5.0] * count, "B": [6.0] * count})
+    assert summary.row.verdict == "inconclusive"
+    assert codes(summary) == {"under_half_admitted", "too_few_samples"}
+    assert (summary.row.effect, summary.row.pairs_rejected) == (None, 8)
+
+
+def test_constant_samples_are_unchanged_at_the_scatter_that_is_assumed() -> None:
+    summary = job_with({"A": [3.264] * 20, "B": [3.264] * 20})
+    assert (summary.row.verdict, summary.row.effect) == ("unchanged", 0.0)
+    assert codes(summary) == {"equivalent", "zero_variance"}
+    assert summary.row.minimum_detectable_effect is not None
+
+
+def test_identical_values_one_timer_step_apart_are_no_change_and_several_are_one() -> None:
+    step = job_with({"A": [3.264] * 20, "B": [3.296] * 20})
+    assert step.row.verdict == "inconclusive"
+    assert "timer_resolution" in codes(step)
+    far = job_with({"A": [3.264] * 20, "B": [3.264] * 10 + [3.584] * 11})
+    assert (far.row.verdict, codes(far)) == ("regressed", {"slower", "zero_variance", "confirmed"})
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"),
+    [
+        ({"A": [1980.0, None, None], "B": [None, None, 1980.0]}, "regressed"),
+        ({"A": [1980.0] * 3, "B": [None] * 3}, "inconclusive"),
+        ({"A": [], "B": []}, "inconclusive"),
+    ],
+    ids=["some readings", "one arm", "no reading"],
+)
+def test_clocks_that_are_lost_after_four_pairs(lost: dict[str, list[float | None]], verdict: str) -> None:
+    """One reading of a process is enough; a process without any is not believed where others have some."""
+    noisy = {arm: [level * (1 + 0.001 * k) for k in range(15)] for arm, level in (("A", 5.0), ("B", 5.5))}
+    summary = job_with(noisy, lost)
+    assert summary.row.verdict == verdict
+    assert ("clock_unreadable" in codes(summary)) == (verdict == "inconclusive")
+    assert summary.row.pairs_rejected == (4 if verdict == "inconclusive" else 0)
