@@ -129,7 +129,7 @@ class Site:
             if "state" in changes:
                 session.get_one(Job, measurement.job_id).state = changes["state"]
             if kind == "pair":
-                add_pair(session, self, measurement.id, payload["pair"])
+                add_pair(session, self, measurement.id, payload["pair"], measurement.stage)
             add_event(session, measurement, kind, payload)
 
         self.write(work)
@@ -453,15 +453,37 @@ def add_event(
     session.add(JobEvent(**ids, kind=kind, payload=payload, created_at=at or utc_now()))
 
 
-def add_pair(session: Session, site: Site, measurement_id: UUID, index: int) -> None:
-    """Add the two processes of a pair with their samples; the candidate is 10 % slower on the first case."""
+def add_pair(session: Session, site: Site, measurement_id: UUID, index: int, stage: str | None = None) -> None:
+    """Add the two processes of a pair with their samples; the candidate is 10 % slower on the first case.
+
+    In the stage `confirm` a pair is a fresh one of the first case, with a canary before each process.
+    """
     order = "BA" if index % 2 else "AB"
+    cases = dict([next(iter(site.cases.items()))]) if stage == "confirm" else site.cases
+    runs = [("confirm", cases), ("canary", {"canary/cpu/gemm": canary_id(session)})] if stage == "confirm" else []
+    for purpose, measured in runs or [("pair", cases)]:
+        add_processes(session, site, measurement_id, (purpose, index, order), measured)
+
+
+def canary_id(session: Session) -> UUID:
+    """Add the case of a canary."""
+    case = Case(name="canary/cpu/gemm", version="c1", group="canary", definition={})
+    session.add(case)
+    session.flush()
+    return case.id
+
+
+def add_processes(
+    session: Session, site: Site, measurement_id: UUID, what: tuple[str, int, str], cases: dict[str, UUID]
+) -> None:
+    """Add one process per arm with its samples."""
+    purpose, index, order = what
     generator = random.Random(index)
     for arm in order:
         run = ArmRun(
             measurement_id=measurement_id,
             attempt=1,
-            purpose="pair",
+            purpose=purpose,
             pair_index=index,
             arm=arm,
             order=order,
@@ -475,7 +497,7 @@ def add_pair(session: Session, site: Site, measurement_id: UUID, index: int) -> 
         )
         session.add(run)
         session.flush()
-        for name, case_id in site.cases.items():
+        for name, case_id in cases.items():
             level = 2.2 if arm == "B" and name == CASES[0] else 2.0
             samples = [level * math.exp(abs(generator.gauss(0, 0.01))) for _ in range(SAMPLES)]
             packed = struct.pack(f"<{SAMPLES}d", *samples)

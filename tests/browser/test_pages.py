@@ -364,6 +364,16 @@ def test_job_is_live(site: Site, page: Page, complaints: list[str], tmp_path: Pa
     site.tell("live", "pair", {"pair": 1, "order": "BA", "admitted": dict.fromkeys(site.case_names, False)})
     expect(page.locator("button.pair.rejected")).to_have_count(1)
     page.screenshot(path=tmp_path / "job-live.png", full_page=True)
+    expect(page.locator("#measurements")).not_to_contain_text("Canaries")
+    confirming = {"state": "measuring", "stage": "confirm", "detail": ""}
+    site.tell("live", "stage", confirming, state=State.MEASURING, stage="confirm")
+    expect(page.locator(".step.tone-running")).to_contain_text("Confirm")
+    site.tell("live", "pair", {"pair": 2, "order": "AB", "admitted": {site.case_names[0]: True}})
+    expect(page.get_by_role("list", name="Fresh pairs").locator("button.pair.admitted")).to_have_count(1)
+    expect(page.get_by_role("list", name="Pairs measured so far").locator("li")).to_have_count(2)
+    expect(page.locator("#measurements")).to_contain_text("1 fresh pair")
+    expect(page.locator("#measurements")).to_contain_text("Canaries (the same code in both arms): gemm")
+    page.screenshot(path=tmp_path / "job-confirming.png", full_page=True)
 
     site.stop_server()
     expect(page.locator("#job-live")).to_have_text("connection lost, trying again")
@@ -372,7 +382,7 @@ def test_job_is_live(site: Site, page: Page, complaints: list[str], tmp_path: Pa
     heard = "[4/4] link <script>alert(1)</script> said while nobody heard"  # each of them once
     expect(page.locator("#log")).to_have_text(heard, timeout=15_000)
     expect(page.locator("#job-live")).to_have_text("live")
-    expect(page.locator("button.pair")).to_have_count(2)
+    expect(page.locator("button.pair")).to_have_count(3)
     complaints.clear()
 
     site.finish("live")

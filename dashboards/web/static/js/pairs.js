@@ -1,7 +1,7 @@
 // Pairs of processes as dots: filled when admitted, hollow when rejected, with the reason on hover and by keyboard.
 
 import { element } from "./dom.js";
-import { percent, words } from "./format.js";
+import { percent, plural, words } from "./format.js";
 
 /**
  * `pairs`: {index, purpose, order, cases, canaries: [{case, admitted, reasons, log_ratio}]} as the API says; `budget` is
@@ -18,11 +18,11 @@ export function pairDots(pairs, budget, ended) {
     element(
       "div",
       {},
-      head("pairs", first, ended || fresh.length ? null : limit),
+      head("pair", first, ended || fresh.length ? null : limit),
       list("Pairs measured so far", first, missing),
     ),
     fresh.length
-      ? element("div", {}, head("fresh pairs", fresh, "of the cases that changed"), list("Fresh pairs", fresh, 0))
+      ? element("div", {}, head("fresh pair", fresh, "of the cases that changed"), list("Fresh pairs", fresh, 0))
       : null,
     canaries(pairs),
   );
@@ -63,7 +63,7 @@ function head(noun, pairs, note) {
   return element(
     "div",
     { class: "pairs-head" },
-    element("span", { class: "strong", text: `${pairs.length} ${noun}` }),
+    element("span", { class: "strong", text: plural(pairs.length, noun) }),
     element("span", { class: "small muted", text: parts.join(" · ") }),
   );
 }
