@@ -59,7 +59,9 @@ class JobRequest(BaseModel):
     reason: Text | None = Field(default=None, max_length=2000)
     pull_request: int | None = Field(default=None, ge=1, le=2**31 - 1)
     priority: int = Field(default=100, ge=1, le=1000, description="Lower runs earlier")
-    max_pairs: int | None = Field(default=None, ge=2, le=200, description="Most pairs of processes per device class")
+    max_pairs: int | None = Field(
+        default=None, ge=2, le=200, description="Most pairs per device class; those that confirm changes come on top"
+    )
 
 
 class Progress(BaseModel):

@@ -51,9 +51,13 @@ def with_environment(
 
 
 def _moved_canary(canaries: Mapping[str, CaseDecision], policy: JudgingPolicy) -> Reason | None:
-    """Return the reason that names the first canary with a proven change beyond `canary_effect`."""
+    """Return the reason that names the first canary with a proven change beyond `canary_effect`.
+
+    A change of time that cycles do not show counts as well: a clock that moved is what a canary is there to tell.
+    """
     for name, one in canaries.items():
-        if one.verdict in CHANGES and one.effect is not None and abs(one.effect) > policy.canary_effect:
+        moved = one.verdict in CHANGES or any(why.code == "cycles_disagree" for why in one.reasons)
+        if moved and one.effect is not None and abs(one.effect) > policy.canary_effect:
             return reason("canary_moved", canary=name, effect=one.effect)
     return None
 

@@ -88,7 +88,7 @@ def measure(arm: str, device: str) -> dict[str, Any]:
         for _ in range(WARMUPS):
             call()
     if device == "cuda":
-        wake(calls["gemm"])
+        wake()
     taken: dict[str, list[Sample]] = {name: [] for name in calls}
     gc.disable()
     for _ in range(SAMPLES):
@@ -152,12 +152,13 @@ def time_on_gpu(call: Call) -> Timing:
     return float(start.elapsed_time(end)), host_ms, queued
 
 
-def wake(call: Call) -> None:
-    """Keep a GPU busy until its clock has risen from idle."""
+def wake() -> None:
+    """Spin until a GPU's clock has risen from idle, without the heat of real work."""
+    cuda: Any = torch.cuda
     end_s = time.perf_counter() + WAKE_S
     while time.perf_counter() < end_s:
-        call()
-        torch.cuda.synchronize()
+        cuda._sleep(SPIN_CYCLES)
+        cuda.synchronize()
 
 
 def case(name: str, device: str, definition: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:

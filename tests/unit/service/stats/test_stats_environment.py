@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from service.stats.environment import with_environment
 from service.stats.policy import JudgingPolicy
+from service.stats.sequential import decide
 from service.stats.verdict import CaseDecision, Verdict
 
 POLICY = JudgingPolicy()
@@ -64,3 +66,11 @@ def test_a_moved_canary_takes_back_every_claim(moved):
 def test_canaries_that_rest_change_nothing():
     canaries = {"gemm": CaseDecision(U, effect=0.001), "copy": CaseDecision(Verdict.INCONCLUSIVE, effect=0.02)}
     assert judged(*job(R, U), canaries) == [R, U]
+
+
+def test_a_canary_whose_clock_moved_has_moved(make_pairs):
+    ratios = np.random.default_rng(1).normal(0.012, 0.001, 8)
+    clock = make_pairs(ratios, both={"sm_clock": 1980.0}, candidate={"sm_clock": 1980.0 * float(np.exp(-0.012))})
+    canaries = {"gemm": decide(clock, POLICY, final=True)}
+    assert canaries["gemm"].verdict is Verdict.INCONCLUSIVE
+    assert judged(*job(R, U), canaries) == [Verdict.ENVIRONMENT] * 2

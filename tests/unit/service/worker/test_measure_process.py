@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from service.worker.sandbox import Sandbox
 
 
 def spec_of(
-    repository: FakeRepository, host: Host, purpose: str = "pair", cases: str = "*", **behavior: Any
+    repository: FakeRepository, host: Host, purpose: str = "pair", selection: str = "*", **behavior: Any
 ) -> ProcessSpec:
     """Commit a behavior and return a process of it."""
     mirror = Mirror(host.data_dir, str(repository.path))
     checkout = mirror.check_out(mirror.resolve(repository.commit(**behavior)))
-    return ProcessSpec(Arm("B", checkout, build(checkout, cpu(), host)), purpose, cases, cpu())
+    return ProcessSpec(Arm("B", checkout, build(checkout, cpu(), host)), purpose, selection, cpu())
 
 
 def leftovers(host: Host) -> list[Path]:
@@ -41,6 +42,18 @@ def test_a_pair_process_is_timed_on_one_cpu(repository: FakeRepository, tmp_path
     assert result.document.environment.model_dump()["affinity"] == [max(host.cpus)]
     assert "measuring normal" in result.log
     assert leftovers(host) == []
+
+
+def test_a_confirming_process_measures_the_named_cases_alone(
+    repository: FakeRepository, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """Names are no globs: one with brackets is found, and matches no other."""
+    host = make_host(tmp_path / "data", sandbox)
+    odd = "cpu/[ab]/*"
+    spec = spec_of(repository, host, "confirm", cases=["cpu/a/x", odd, FORWARD_SELF])
+    document = run_process(replace(spec, cases="*", only=(odd, FORWARD_SELF)), host).document
+    assert [case.name for case in document.cases] == [odd, FORWARD_SELF]
+    assert all(len(case.samples) == 15 for case in document.cases)
 
 
 def test_a_numerics_process_takes_no_samples(repository: FakeRepository, tmp_path: Path, sandbox: Sandbox) -> None:
