@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -52,12 +52,20 @@ class CaseSummary:
 
 @dataclass(frozen=True)
 class MeasuredPair:
-    """Both documents of a pair, by arm, and those of the canaries that were measured before each of them."""
+    """Both documents of a pair, by arm, and those of the canaries that were measured before each of them.
+
+    `only` names the cases that were asked for, None stands for all.
+    """
 
     index: int
     order: Literal["AB", "BA"]
     documents: Mapping[str, Document]
     canaries: Mapping[str, Document]
+    only: tuple[str, ...] | None = None
+
+    def asked_for(self, name: str) -> bool:
+        """Return whether the processes were to measure a case."""
+        return self.only is None or name in self.only
 
 
 class Evidence:
@@ -128,8 +136,9 @@ class Evidence:
         candidate: Document,
         canaries: Mapping[str, Document] | None = None,
     ) -> None:
-        """Add a pair that confirms changes: its processes measured the cases of `to_confirm`."""
-        self._fresh.append(_measured_pair(index, order, {"A": baseline, "B": candidate}, canaries))
+        """Add a pair that confirms changes: its processes were to measure the cases of `to_confirm`."""
+        pair = _measured_pair(index, order, {"A": baseline, "B": candidate}, canaries)
+        self._fresh.append(replace(pair, only=self.to_confirm()))
         self._decisions = None
 
     def fail_baseline(self, error: JobError) -> None:
@@ -197,7 +206,7 @@ class Evidence:
             group=case.group,
             failure=failure,
             history=self._usual.get((name, case.version)),
-            fresh=[] if failure else [_observe(pair, name) for pair in self._fresh if pair.documents["B"].case(name)],
+            fresh=[] if failure else [_observe(pair, name) for pair in self._fresh if pair.asked_for(name)],
         )
 
     def _failure(self, name: str, baseline: CaseResult | None, candidate: CaseResult | None) -> CaseFailure | None:
@@ -214,15 +223,11 @@ class Evidence:
         if baseline.status == "failed":
             return CaseFailure("A", "case_failed", baseline.error or "the case failed")
         for arm in ("B", "A"):
-            for pair in self._pairs:
+            for pair in (one for one in (*self._pairs, *self._fresh) if one.asked_for(name)):
                 timed = pair.documents[arm].case(name)
                 if timed is None or timed.status == "failed":
                     detail = timed.error if timed and timed.error else f"no result in pair {pair.index}"
                     return CaseFailure("B" if arm == "B" else "A", "case_failed", detail)
-            for pair in self._fresh:
-                again = pair.documents[arm].case(name)
-                if again is not None and again.status == "failed":
-                    return CaseFailure("B" if arm == "B" else "A", "case_failed", again.error or "the case failed")
         return None
 
     def _summarize(self, name: str, given: CaseInput, decision: CaseDecision, canaries: dict[str, Any]) -> CaseSummary:

@@ -264,6 +264,17 @@ def test_a_case_that_fails_in_a_fresh_pair_is_failed() -> None:
     assert (summary.row.verdict, codes(summary)) == ("failed", {"candidate_case_failed"})
 
 
+@pytest.mark.parametrize("arm", ["A", "B"])
+def test_a_fresh_process_that_leaves_out_what_it_was_asked_for_has_failed(arm: str) -> None:
+    evidence = watched(1.0, level=1.05)
+    arms = [make_document(one, "pair", **{B_CASE if one == arm else A_CASE: {}}) for one in ("A", "B")]
+    evidence.add_fresh(8, "BA", *arms)
+    assert evidence.to_confirm() == ()
+    (summary,) = evidence.judge()
+    assert summary.row.verdict == ("not_comparable" if arm == "A" else "failed")
+    assert "no result in pair 8" in summary.row.reasons[0]["detail"]
+
+
 def test_a_change_that_nobody_measured_again_is_not_told() -> None:
     (summary,) = watched(1.0, level=1.05).judge()
     assert summary.row.verdict == "inconclusive"
