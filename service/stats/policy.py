@@ -63,9 +63,9 @@ class JudgingPolicy:
     version: int = 2
     looks: tuple[int, ...] = (8, 12, 16, 24, 32, 48)
     look_share: float = 0.75
-    alpha: float = 0.02
+    alpha: float = 0.04
     confirm_looks: tuple[int, ...] = (5, 8, 12, 24)
-    confirm_alpha: float = 0.1
+    confirm_alpha: float = 0.05
     regression_margin: float = 0.003
     min_effect: float = 0.005
     equivalence: float = 0.01

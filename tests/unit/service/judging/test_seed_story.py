@@ -59,9 +59,9 @@ def test_values_that_are_no_times_are_a_mistake():
         assert CliRunner().invoke(app, ["judge", wrong, AFTER]).exit_code == 2
 
 
-def test_as_many_pairs_as_were_said_to_be_enough_decide():
+def test_as_many_pairs_as_were_said_to_be_enough_find_it_and_fresh_ones_confirm_it():
     scatter = math.sqrt(np.log([6.686, 6.917, 6.150]).var(ddof=1) + np.log([5.877, 5.886, 5.882]).var(ddof=1))
-    decision = judged(session(CHANGE, sd=scatter, seed=3), session(CHANGE, sd=scatter, count=5, start=8, seed=4))
+    decision = judged(session(CHANGE, sd=scatter, seed=3), session(CHANGE, sd=scatter, count=12, start=8, seed=4))
     assert decision.verdict is Verdict.IMPROVED
     assert decision.interval[1] < -POLICY.regression_margin
 

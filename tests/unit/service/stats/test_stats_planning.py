@@ -52,7 +52,7 @@ def test_pairs_needed_is_the_first_look_that_would_do(center, sd):
 
     def decides(count):
         half = sd / math.sqrt(count)
-        change = abs(center) > 0.005 and abs(center) - t_quantile(1 - 0.02 / 12, count - 1) * half > 0.003
+        change = abs(center) > 0.005 and abs(center) - t_quantile(1 - 0.04 / 12, count - 1) * half > 0.003
         return change or abs(center) + t_quantile(1 - 0.05 / 12, count - 1) * half < 0.01
 
     assert decides(n)

@@ -8,7 +8,7 @@ from service.stats.policy import JudgingPolicy
 def test_defaults_are_those_of_the_design():
     policy = JudgingPolicy()
     assert policy.looks == (8, 12, 16, 24, 32, 48)
-    assert policy.look_alpha == pytest.approx(0.02 / 6)
+    assert policy.look_alpha == pytest.approx(0.04 / 6)
     assert policy.told_alpha == pytest.approx(0.001)
     assert policy.unconfirmed().look_alpha == pytest.approx(0.001 / 6)
     assert policy.confirm_looks == (5, 8, 12, 24)
@@ -31,7 +31,7 @@ def test_defaults_are_those_of_the_design():
 def test_a_budget_plans_its_own_looks_and_spends_the_whole_level(budget, looks):
     policy = JudgingPolicy().with_budget(budget)
     assert policy.looks == looks
-    assert policy.look_alpha * len(looks) == pytest.approx(0.02)
+    assert policy.look_alpha * len(looks) == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_budget_plans_its_own_looks_and_spends_the_whole_level(budget, looks):
 def test_confirming_takes_no_more_pairs_than_the_budget_and_the_whole_level(budget, looks):
     confirming = JudgingPolicy().with_budget(budget).confirming()
     assert confirming.looks == looks
-    assert confirming.look_alpha * len(looks) == pytest.approx(0.1)
+    assert confirming.look_alpha * len(looks) == pytest.approx(0.05)
     assert (confirming.regression_margin, confirming.min_effect) == (0.0, 0.005)
 
 
