@@ -177,11 +177,6 @@ class JudgingPolicy:
         return replace(self, alpha=self.alpha * level / self.told_alpha)
 
     @property
-    def told_alpha(self) -> float:
-        """Two-sided level of a change that is told."""
-        return self.alpha
-
-    @property
     def look_alpha(self) -> float:
         """Two-sided level of one look: alpha / number of looks (Bonferroni)."""
         return self.alpha / len(self.looks)
