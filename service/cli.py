@@ -26,6 +26,7 @@ from service.command_options import (
     settings_for,
     stop,
 )
+from service.evidence_commands import evaluate
 from service.history_commands import history_app
 from service.report import Exit, exit_code, failure_exit_code, markdown_report, markdown_table
 
@@ -46,6 +47,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(repository_app, name="repository")
 app.add_typer(alert_app, name="alert")
 app.add_typer(history_app, name="history")
+app.command()(evaluate)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1 (S2BENCH_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 (S2BENCH_PORT).")]
