@@ -15,6 +15,7 @@ import typer
 
 from service.administration import db_app, repository_app, token_app
 from service.alert_commands import alert_app
+from service.calibrate_command import calibrate
 from service.command_options import (
     DEFAULT_SERVER,
     AsJson,
@@ -22,11 +23,12 @@ from service.command_options import (
     Server,
     TokenOption,
     connection,
+    local_sha,
     print_json,
     settings_for,
     stop,
 )
-from service.evidence_commands import evaluate
+from service.evaluate_command import evaluate
 from service.history_commands import history_app
 from service.report import Exit, exit_code, failure_exit_code, markdown_report, markdown_table
 
@@ -47,7 +49,6 @@ app.add_typer(db_app, name="db")
 app.add_typer(repository_app, name="repository")
 app.add_typer(alert_app, name="alert")
 app.add_typer(history_app, name="history")
-app.command()(evaluate)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1 (S2BENCH_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 (S2BENCH_PORT).")]
@@ -321,20 +322,13 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.OK if all(check.status != "bad" for check in checks) else Exit.INFRASTRUCTURE)
 
 
+# ---- how far to trust it ---------------------------------------------------------------------------------------------
+
+app.command()(calibrate)
+app.command()(evaluate)
+
+
 # ---- pieces ----------------------------------------------------------------------------------------------------------
-
-
-def local_sha(root: Path, ref: str) -> str:
-    """Resolve HEAD and other names as the user's work tree knows them; what git does not know is left to the server."""
-    import subprocess
-
-    result = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return result.stdout.strip() or ref
 
 
 def finish(client: Client, job_id: str, *, as_json: bool) -> Exit:

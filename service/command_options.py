@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,3 +56,14 @@ def connection(server: str, token: str | None) -> Iterator[Client]:
             yield client
     except ClientError as error:
         stop(str(error), Exit.USAGE if error.usage else Exit.INFRASTRUCTURE)
+
+
+def local_sha(root: Path, ref: str) -> str:
+    """Resolve HEAD and other names as the user's work tree knows them; what git does not know is left to the server."""
+    result = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout.strip() or ref

@@ -18,6 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from service import db, logs, pages, problems
 from service.alerts.router import router as alerts
 from service.badges.router import router as badges
+from service.calibration.router import router as calibration
 from service.context import AppContext, Context, MeasurementQueue
 from service.devices.router import router as devices
 from service.errors import NotFound, Unavailable
@@ -153,7 +154,7 @@ def require_current_schema(database: db.Database) -> None:
 
 def _add_routes(app: FastAPI, settings: Settings) -> None:
     api = APIRouter(prefix=API, responses=_ERRORS)
-    for router in (jobs, repositories, results, judging, series, devices, alerts, badges, github):
+    for router in (jobs, repositories, results, judging, series, devices, alerts, badges, calibration, github):
         api.include_router(router)
     app.include_router(api)
     app.include_router(site)

@@ -111,3 +111,9 @@ def alerts(request: Request) -> HTMLResponse:
 def alert(request: Request, alert_id: str) -> HTMLResponse:
     """One alert, with its cases and its history."""
     return render(request, "alert", alert_id=alert_id)
+
+
+@router.get("/calibration")
+def calibration(request: Request) -> HTMLResponse:
+    """What identical code measured against itself says of the devices."""
+    return render(request, "calibration")

@@ -51,6 +51,15 @@ class Settings(BaseSettings):
     profile_timeout_s: float = Field(default=180.0, gt=0, description="For the kernels of one commit, after the pairs")
     max_pairs: int = Field(default=48, ge=1, le=200, description="Pairs per measurement unless the job asks for fewer")
 
+    calibrate_idle: bool = Field(
+        default=True, description="Whether idle devices measure the newest measured commit against itself"
+    )
+    calibrate_after_s: float = Field(default=900.0, ge=0, description="Idle time of a device class before it does so")
+    calibrate_every_s: float = Field(
+        default=21600.0, ge=60, description="One such job per device class in this time, and not more"
+    )
+    calibrate_cases: CaseGlob = Field(default="*", description="Glob over the cases that it measures")
+
     public_url: str = Field(
         default="", pattern=URL, description="Where people reach this server; default: host and port"
     )

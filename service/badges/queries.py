@@ -19,6 +19,7 @@ def measurement_of(session: Session, repository_id: UUID, sha: str, device_class
         .where(
             Job.repository_id == repository_id,
             Job.commit_sha == sha,
+            ~Job.is_calibration,
             Measurement.device_class == device_class,
             Measurement.state == State.DONE,
         )
@@ -31,8 +32,10 @@ def newest_on_default_branch(session: Session, repository_id: UUID, device_class
     query = (
         select(Measurement.id)
         .join(Commit, Measurement.candidate_id == Commit.id)
+        .join(Job, Measurement.job_id == Job.id)
         .where(
             Commit.repository_id == repository_id,
+            ~Job.is_calibration,
             Commit.first_parent_position.is_not(None),
             Commit.orphaned.is_(False),
             Measurement.device_class == device_class,

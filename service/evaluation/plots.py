@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#7F7F7F")
 MARKS = ("o", "s", "v", "^", "D", "P", "X")
 # with a salt, and without a date, the same numbers give the same file
-STYLE = {"svg.hashsalt": "s2bench", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "s2bench",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 LOWEST = 0.02  # percent: where a rate of 0 is drawn on the log axis
 
 

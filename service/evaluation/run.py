@@ -14,7 +14,6 @@ from service.evaluation.device import SCENARIOS
 from service.evaluation.history_score import HistoryScore, HistoryTask, history_tasks
 from service.evaluation.jobs import JobScore, JobTask, job_tasks
 from service.evaluation.procedures import PROCEDURES
-from service.stats.proportion import Proportion
 
 Task = JobTask | HistoryTask
 Score = JobScore | HistoryScore
@@ -112,7 +111,7 @@ def _job_row(one: JobScore) -> dict[str, Any]:
         "scenario": one.scenario,
         "effect": one.effect,
         "verdicts": {name: one.verdicts[name] for name in sorted(one.verdicts)},
-        "false_alarms" if not one.effect else "found": proportion_row(told),
+        "false_alarms" if not one.effect else "found": told.to_dict(),
         "pairs_per_job": one.pairs / one.trials if one.trials else None,
     }
 
@@ -122,17 +121,11 @@ def _history_row(one: HistoryScore) -> dict[str, Any]:
         "detector": one.detector,
         "commits": one.commits,
         "f1": one.f1,
-        "precision": proportion_row(one.precision),
-        "recall": proportion_row(one.recall),
-        "recall_by_size": [{"size": size, **proportion_row(found)} for size, found in one.sizes.items()],
+        "precision": one.precision.to_dict(),
+        "recall": one.recall.to_dict(),
+        "recall_by_size": [{"size": size, **found.to_dict()} for size, found in one.sizes.items()],
         "false_alarms_per_1000_commits": one.per_thousand(one.false),
         "jobs_per_1000_commits": one.per_thousand(one.jobs),
         "delay_median": one.delay and one.delay[0],
         "delay_p90": one.delay and one.delay[1],
     }
-
-
-def proportion_row(one: Proportion) -> dict[str, Any]:
-    """Return a proportion with its 95 % interval as plain JSON types."""
-    low, high = one.interval() or (None, None)
-    return {"count": one.count, "trials": one.trials, "rate": one.rate, "low": low, "high": high}

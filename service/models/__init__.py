@@ -9,6 +9,7 @@ from service.models.jobs import TERMINAL, Job, JobEvent, Measurement, State
 from service.models.results import (
     ArmRun,
     Build,
+    Calibration,
     Case,
     KernelProfile,
     Point,
@@ -28,6 +29,7 @@ __all__ = [
     "ArmRun",
     "Base",
     "Build",
+    "Calibration",
     "Case",
     "ChangePoint",
     "CheckRun",

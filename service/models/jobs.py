@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import ColumnElement, ForeignKey, String, Text, UniqueConstraint, false, func
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.models.base import Base, Identified
@@ -52,6 +53,16 @@ class Job(Identified, Base):
     body_sha256: Mapped[str] = mapped_column(String(64))
     token_id: Mapped[UUID | None] = mapped_column(ForeignKey("token.id"))
     finished_at: Mapped[datetime | None]
+
+    @hybrid_property
+    def is_calibration(self) -> bool:
+        """Whether a commit is measured against itself, whoever asked for it: what is found is the device, not code."""
+        return self.commit_sha is not None and self.commit_sha == self.baseline_sha
+
+    @is_calibration.inplace.expression
+    @classmethod
+    def _is_calibration(cls) -> ColumnElement[bool]:
+        return func.coalesce(cls.commit_sha == cls.baseline_sha, false())
 
 
 class Measurement(Identified, Base):

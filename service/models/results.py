@@ -169,3 +169,17 @@ class Verdict(Identified, Base):
     evidence: Mapped[dict[str, Any]]
     gpu_uuid: Mapped[str | None] = mapped_column(String(80))
     judged_at: Mapped[datetime]
+
+
+class Calibration(Identified, Base):
+    """A verdict on identical code, apart from those on changes. `scatter` is the noise floor of its pairs (log units).
+
+    Verdict, effect, detectable effect and pairs are those of the verdict's row; statistics are recomputed from both.
+    A case that failed has no series.
+    """
+
+    __tablename__ = "calibration"
+
+    verdict_id: Mapped[UUID] = mapped_column(ForeignKey("verdict.id"), unique=True)
+    series_id: Mapped[UUID | None] = mapped_column(ForeignKey("series.id"), index=True)
+    scatter: Mapped[float | None]

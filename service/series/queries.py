@@ -141,7 +141,7 @@ def last_points(session: Session, count: int) -> Sequence[LastPoint]:
 
 
 def last_verdicts(session: Session) -> dict[tuple[UUID, UUID, str], LastVerdict]:
-    """Return the newest verdict per repository, case and device class."""
+    """Return the newest verdict on a change per repository, case and device class."""
     ranked = (
         select(
             Job.repository_id,
@@ -160,6 +160,7 @@ def last_verdicts(session: Session) -> dict[tuple[UUID, UUID, str], LastVerdict]
         )
         .join(Measurement, Verdict.measurement_id == Measurement.id)
         .join(Job, Measurement.job_id == Job.id)
+        .where(~Job.is_calibration)
         .subquery()
     )
     rows = session.execute(select(ranked).where(ranked.c.recency == 1)).all()

@@ -60,6 +60,15 @@ class Calibration:
             minimum_detectable_effect=_median([row.minimum_detectable_effect for row in rows]),
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "false_alarms": self.false_alarms.to_dict(),
+            "verdicts": dict(self.verdicts),
+            "noise_floor": self.noise_floor,
+            "minimum_detectable_effect": self.minimum_detectable_effect,
+        }
+
 
 def pair_scatter(evidence: Mapping[str, Any]) -> float | None:
     """Return the standard deviation of the log ratios of the admitted pairs in a decision's evidence.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 LEVEL = 0.95
 
@@ -43,6 +44,11 @@ class Proportion:
         low = float(betaincinv(self.count, failures + 1, tail)) if self.count else 0.0
         high = float(betaincinv(self.count + 1, failures, 1.0 - tail)) if failures else 1.0
         return low, high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return count, trials, rate and the interval's ends as plain JSON types, null where nothing is known."""
+        low, high = self.interval() or (None, None)
+        return {"count": self.count, "trials": self.trials, "rate": self.rate, "low": low, "high": high}
 
     def __add__(self, other: Proportion) -> Proportion:
         return Proportion(self.count + other.count, self.trials + other.trials)

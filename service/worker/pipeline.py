@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from service.history.feeding import feed
 from service.logs import logger
 from service.models import Job, Measurement, State
 from service.stats.policy import JudgingPolicy
+from service.stats.sequential import CHANGES
 from service.worker.build import BuildResult, build, build_key
 from service.worker.canary import Canaries
 from service.worker.checkout import Checkout, CommitInfo, Mirror
@@ -35,7 +36,7 @@ from service.worker.devicepool import DevicePool
 from service.worker.devices import MeasuringDevice, gpus
 from service.worker.document import Document, Expected, read_document
 from service.worker.errors import Canceled, JobError, Kind
-from service.worker.evidence import Evidence
+from service.worker.evidence import CaseSummary, Evidence
 from service.worker.host import Host
 from service.worker.measure import Arm, ProcessResult, ProcessSpec, run_process
 from service.worker.profile import ProfileResult, profile_arm
@@ -117,7 +118,7 @@ class MeasurementRun:
         self._commits: dict[str, UUID] = {}
         self._evidence: Evidence | None = None
         self._profiled = False
-        self._cancel = CancelCheck(pipeline, assignment.job_id)
+        self._cancel = CancelCheck(pipeline, assignment.job_id, self._gives_up)
         self._tries: dict[str, int] = {}
         self._rejected_in_a_row = 0
 
@@ -140,6 +141,9 @@ class MeasurementRun:
         return {"step": name, "done": True}
 
     def _next(self) -> tuple[str, Callable[[], bool]]:
+        if self._gives_way():
+            measured = self._evidence is not None and self._evidence.pairs_measured > 0
+            return ("judge", self._judge) if measured else ("give way", self._withdraw)
         if not self._checkouts:
             return "checkout", self._check_out
         if not self._builds:
@@ -150,9 +154,34 @@ class MeasurementRun:
             return "pairs", self._measure_pair
         if self._evidence.to_confirm():
             return "confirm", self._measure_fresh_pair
-        if not self._profiled:
+        if not self._profiled and not self._is_calibration:
             return "profile", self._profile
         return "judge", self._judge
+
+    # ---- a calibration is in nobody's way ----
+
+    @property
+    def _is_calibration(self) -> bool:
+        """Whether a commit is measured against itself: what is found is the device's noise, and no change."""
+        if self._commits:
+            return self._commits[CANDIDATE] == self._commits.get(BASELINE)
+        return self._assignment.commit == self._assignment.baseline
+
+    def _gives_way(self) -> bool:
+        """Say whether something more urgent waits: a calibration then ends with the pairs that it has.
+
+        When that is has nothing to do with what the pairs say, so judging them early is no way to a false alarm.
+        """
+        return self._is_calibration and bool(self._records.is_in_the_way(self._id))
+
+    def _gives_up(self) -> bool:
+        """Say whether to break off what is running: before the first pair there is nothing to keep."""
+        return self._evidence is None and self._gives_way()
+
+    def _withdraw(self) -> bool:
+        self._records.log(self._id, "gave way to a more urgent job before the first pair")
+        self._records.finish(self._id, State.CANCELED)
+        return True
 
     # ---- steps: each returns whether the measurement has ended ----
 
@@ -308,8 +337,11 @@ class MeasurementRun:
 
         def work(session: Session, job: Job, measurement: Measurement) -> None:
             save_verdicts(session, judged, summaries)
-            feed(session, enqueue_measurements, job, measurement)
-            update_alerts(session, job, measurement)
+            if judged.is_calibration:
+                tell_false_alarms(session, job, measurement, summaries)
+            else:
+                feed(session, enqueue_measurements, job, measurement)
+                update_alerts(session, job, measurement)
             add_event(session, job, "verdict", {"verdicts": counts}, measurement)
             end_in_transaction(session, job, measurement)
 
@@ -421,12 +453,21 @@ class MeasurementRun:
         self._records.finish(self._id, State.FAILED, error)
 
 
-class CancelCheck:
-    """Answers, often and cheaply, whether a running child has to be ended."""
+def tell_false_alarms(session: Session, job: Job, measurement: Measurement, found: Sequence[CaseSummary]) -> None:
+    """Say aloud where identical code was called a change. It is counted with the calibrations and alerts nobody."""
+    for row in (one.row for one in found if one.row.verdict in CHANGES):
+        effect = "no effect" if row.effect is None else f"{row.effect:+.2%}"
+        logger.warning("false_alarm", case=row.case, verdict=row.verdict, effect=effect, job=str(job.id))
+        add_event(session, job, "log", {"text": f"FALSE ALARM: {row.case} {row.verdict}, {effect}"}, measurement)
 
-    def __init__(self, pipeline: Pipeline, job_id: UUID) -> None:
+
+class CancelCheck:
+    """Answers, often and cheaply, whether a running child has to be ended; `gives_up` is a reason besides a cancel."""
+
+    def __init__(self, pipeline: Pipeline, job_id: UUID, gives_up: Callable[[], bool]) -> None:
         self._pipeline = pipeline
         self._job_id = job_id
+        self._gives_up = gives_up
         self._asked = False
         self._next_look = 0.0
 
@@ -437,10 +478,10 @@ class CancelCheck:
         now = time.monotonic()
         if not self._asked and now >= self._next_look:
             self._next_look = now + self._pipeline.pace.cancel_poll_s
-            self._asked = bool(self._pipeline.records.cancel_requested(self._job_id))
+            self._asked = bool(self._pipeline.records.cancel_requested(self._job_id)) or self._gives_up()
         return self._asked
 
     def raise_if_asked(self) -> None:
         """Raise Canceled when the job was canceled."""
         if self.stop():
-            raise Canceled("the job was canceled")
+            raise Canceled("the job was canceled, or gave way")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from service.db import Database
 from service.engine import WorkerStopping, enqueue_measurements
@@ -208,9 +208,28 @@ class Records:
 
     def cancel_requested(self, job_id: UUID) -> bool | None:
         """Return whether somebody asked to stop; None while the database does not answer."""
+        return self._ask(select(Job.cancel_requested).where(Job.id == job_id))
+
+    def is_in_the_way(self, measurement_id: UUID) -> bool | None:
+        """Return whether a more urgent measurement waits for a device of the same class; None as above.
+
+        One that another device is about to take counts for a moment too: better a calibration given up in vain.
+        """
+        own, waiting, own_job, job = aliased(Measurement), aliased(Measurement), aliased(Job), aliased(Job)
+        query = (
+            select(waiting.id)
+            .join(job, waiting.job_id == job.id)
+            .join(own, own.device_class == waiting.device_class)
+            .join(own_job, own.job_id == own_job.id)
+            .where(own.id == measurement_id, waiting.state == State.QUEUED, job.priority < own_job.priority)
+        )
+        return self._ask(query.limit(1))
+
+    def _ask(self, query: Select[Any]) -> bool | None:
+        """Return whether a query finds something true; None while the database does not answer."""
         try:
             with self.database.reading() as session:
-                return bool(session.execute(select(Job.cancel_requested).where(Job.id == job_id)).scalar())
+                return bool(session.execute(query).scalar())
         except (OperationalError, InterfaceError, PoolTimeout, DBAPIError) as error:
             if not _is_connection_trouble(error):
                 raise

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from service.models import (
     ArmRun,
     Build,
+    Calibration,
     Case,
     Commit,
     Device,
@@ -35,6 +36,7 @@ from service.models import (
 from service.models.base import utc_now
 from service.models.upsert import insert_missing
 from service.stats.admission import CaseHistory
+from service.stats.calibration import pair_scatter
 from service.stats.usual import usual_of
 from service.worker.checkout import CommitInfo
 from service.worker.document import CaseResult, Telemetry
@@ -234,13 +236,21 @@ class Judged:
     commits: Mapping[str, UUID]
     gpu_uuid: str | None
 
+    @property
+    def is_calibration(self) -> bool:
+        """Whether both arms are one commit."""
+        return self.commits.get("A") == self.commits["B"]
+
 
 def save_verdicts(session: Session, judged: Judged, summaries: Sequence[CaseSummary]) -> None:
-    """Store one verdict per case, and one point per arm that was measured."""
+    """Store one verdict per case, and one point per arm that was measured.
+
+    Identical code adds no points, which would count its commit twice, but to what is known of the device's noise.
+    """
     for summary in summaries:
         case_id = save_case(session, summary.case)
         row = summary.row
-        insert_missing(
+        verdict_id = insert_missing(
             session,
             Verdict,
             {"measurement_id": judged.measurement_id, "case_id": case_id},
@@ -262,25 +272,35 @@ def save_verdicts(session: Session, judged: Judged, summaries: Sequence[CaseSumm
                 "judged_at": utc_now(),
             },
         )
-        _save_points(session, judged, summary, case_id)
+        if judged.is_calibration:
+            _save_calibration(session, judged, summary, case_id, verdict_id)
+        else:
+            _save_points(session, judged, summary, case_id)
+
+
+def _save_calibration(session: Session, judged: Judged, summary: CaseSummary, case_id: UUID, verdict_id: UUID) -> None:
+    point = summary.points.get("B")
+    series_id = None if point is None else _save_series(session, judged, summary.case, case_id, point.backend)
+    values = {"series_id": series_id, "scatter": pair_scatter(summary.evidence)}
+    insert_missing(session, Calibration, {"verdict_id": verdict_id}, values)
+
+
+def _save_series(session: Session, judged: Judged, case: CaseResult, case_id: UUID, backend: str) -> UUID:
+    key = {
+        "repository_id": judged.repository_id,
+        "case_id": case_id,
+        "metric": case.metric,
+        "device_class": judged.device_class,
+        "backend": backend,
+    }
+    return insert_missing(session, Series, key, {"unit": case.unit})
 
 
 def _save_points(session: Session, judged: Judged, summary: CaseSummary, case_id: UUID) -> None:
     for letter, point in summary.points.items():
         if letter not in judged.commits:
             continue
-        series_id = insert_missing(
-            session,
-            Series,
-            {
-                "repository_id": judged.repository_id,
-                "case_id": case_id,
-                "metric": summary.case.metric,
-                "device_class": judged.device_class,
-                "backend": point.backend,
-            },
-            {"unit": summary.case.unit},
-        )
+        series_id = _save_series(session, judged, summary.case, case_id, point.backend)
         insert_missing(
             session,
             Point,

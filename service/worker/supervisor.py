@@ -32,6 +32,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from service import engine
+from service.calibration.scheduling import IdleRule, schedule_idle
 from service.db import Database
 from service.logs import configure, logger
 from service.models import TERMINAL, Device, Measurement, Worker, utc_now
@@ -62,6 +63,7 @@ class SupervisorOptions:
     heartbeat_s: float = 10.0
     dead_after_s: float = 60.0
     busy_retry_s: float = 2.0
+    idle_check_s: float = 60.0
     pace: Pace = field(default_factory=Pace)
 
 
@@ -154,7 +156,7 @@ class Supervisor:
             self._stop(pipeline, list(classes))
 
     def _beat_until_stopped(self, pipeline: Pipeline, classes: list[str]) -> None:
-        next_cleaning = time.monotonic()
+        next_cleaning = next_idle_check = time.monotonic()
         while not self._stopping.wait(self._options.heartbeat_s):
             self._heartbeat(pipeline)
             self._recover_dead(pipeline.records, classes)
@@ -162,6 +164,9 @@ class Supervisor:
                 next_cleaning = time.monotonic() + CLEANING_INTERVAL_S
                 with _database_may_be_away():
                     engine.forget_finished(pipeline.records.database.engine, utc_now() - KEPT_BY_ENGINE)
+            if self._settings.calibrate_idle and time.monotonic() >= next_idle_check:
+                next_idle_check = time.monotonic() + self._options.idle_check_s
+                self._calibrate_idle(pipeline.records, classes)
 
     def _heartbeat(self, pipeline: Pipeline) -> None:
         now = utc_now()
@@ -198,6 +203,20 @@ class Supervisor:
             for device_class in classes if dead else ():
                 for measurement_id in engine.recover_dead(records.database.engine, dead, device_class):
                     logger.warning("measurement_taken_over", measurement=str(measurement_id), of=dead)
+
+    def _calibrate_idle(self, records: Records, classes: list[str]) -> None:
+        """Queue a calibration for each of this worker's device classes that has been idle for a while."""
+        settings = self._settings
+        rule = IdleRule(
+            after=timedelta(seconds=settings.calibrate_after_s),
+            every=timedelta(seconds=settings.calibrate_every_s),
+            cases=settings.calibrate_cases,
+            max_pairs=settings.max_pairs,
+        )
+        with suppress(engine.WorkerStopping), _database_may_be_away():
+            queued = records.run(lambda session: schedule_idle(session, classes, rule, utc_now()))
+            for job_id in queued:
+                logger.info("calibration_queued", job=str(job_id))
 
     # ---- start and stop ----
 
