@@ -230,8 +230,7 @@ class RunningWorker:
     """A supervisor in a thread of the test process, stopped as SIGTERM stops it."""
 
     def __init__(self, database: Database, folder: Path, **options: Any) -> None:
-        timeouts = ("build_timeout_s", "process_timeout_s", "profile_timeout_s")
-        limits = {name: options.pop(name) for name in timeouts if name in options}
+        limits = {name: options.pop(name) for name in set(options) & set(Settings.model_fields)}
         # the compiler cache is where fake builds count themselves
         shared = {"sandbox": "required", "share_compiler_cache": True} | limits
         settings = Settings(data_dir=folder / "data", database_url=database.url, **shared)

@@ -174,9 +174,11 @@ def make_document(options: argparse.Namespace, names: list[str], what: str) -> d
 
 
 def make_case(options: argparse.Namespace, name: str, what: str) -> dict[str, object]:
-    """Return one case; its times scatter by 0.2 % from process to process and by 0.5 % inside one."""
+    """Return one case; its times scatter by 0.2 % (or as planted) from process to process and by 0.5 % inside one."""
     speed = BEHAVIOR.get("speed", {}).get(name, 1.0)
-    level = BASE_MS * speed * random.gauss(1.0, 0.002)
+    if options.arm == "B":
+        speed *= BEHAVIOR.get("slower_as_candidate", {}).get(name, 1.0)
+    level = BASE_MS * speed * random.lognormvariate(0.0, BEHAVIOR.get("scatter", 0.002))
     samples = [level * random.gauss(1.0, 0.005) for _ in range(options.samples)]
     if what in PLANTED_SAMPLES:
         samples[3] = PLANTED_SAMPLES[what]
