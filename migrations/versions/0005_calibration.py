@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("verdict_id", sa.Uuid(), nullable=False),
         sa.Column("series_id", sa.Uuid()),
-        sa.Column("scatter", sa.Float()),
+        sa.Column("scatter", sa.Double()),
         sa.PrimaryKeyConstraint("id", name="pk_calibration"),
         sa.ForeignKeyConstraint(["verdict_id"], ["verdict.id"], name="fk_calibration_verdict_id_verdict"),
         sa.ForeignKeyConstraint(["series_id"], ["series.id"], name="fk_calibration_series_id_series"),
