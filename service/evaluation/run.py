@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -90,7 +91,8 @@ def _run_all(tasks: Iterable[Task], processes: int) -> Iterator[Score]:
         yield from (task.run() for task in tasks)
         return
     # spawn: the caller may have threads (a progress bar), which a fork would copy half
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    context, on_interrupt = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=on_interrupt) as pool:
         pending: set[Future[Score]] = {pool.submit(_run, task) for task in tasks}
         try:
             while pending:

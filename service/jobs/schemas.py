@@ -49,7 +49,8 @@ class JobRequest(BaseModel):
     )
     baseline: RefName = Field(
         default="auto",
-        description="A ref, or 'auto': the merge base with the default branch, or the first parent of a commit on it",
+        description="A ref, or 'auto': the merge base with the default branch, or the first parent of a commit on it; "
+        "the commit itself makes it a calibration",
     )
     devices: DeviceChoice = Field(
         default=None,

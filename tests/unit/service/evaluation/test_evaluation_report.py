@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.evaluate_command import _plot
 from service.evaluation.plots import can_plot, write_plots
 from service.evaluation.procedures import PROCEDURES
 from service.evaluation.report import at_most, markdown, percent
@@ -55,6 +56,15 @@ def test_the_plots_are_images_and_the_same_for_the_same_numbers(small: Evaluatio
         assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     again = write_plots(small, tmp_path / "again")
     assert [path.read_bytes() for path in again] == [(tmp_path / path.name).read_bytes() for path in again]
+
+
+def test_without_matplotlib_the_plots_are_missed_in_words(
+    small: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("service.evaluation.plots.can_plot", lambda: False)
+    _plot(small, tmp_path)
+    assert "matplotlib is not installed (pip install 's2bench[plots]')" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_a_dash_and_none_is_not_never() -> None:
