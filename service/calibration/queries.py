@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -81,10 +81,10 @@ def rows(session: Session, wanted: CalibrationFilter) -> list[CalibrationRow]:
     return [CalibrationRow(**row) for row in session.execute(query).mappings()]
 
 
-def is_busy(session: Session, device_class: str, since: datetime) -> bool:
-    """Return whether something waits or runs on a device class, or has ended there since a time."""
+def is_busy(session: Session, device_classes: Collection[str], since: datetime) -> bool:
+    """Return whether something waits or runs on one of the device classes, or has ended there since a time."""
     query = select(Measurement.id).where(
-        Measurement.device_class == device_class,
+        Measurement.device_class.in_(device_classes),
         or_(Measurement.state.not_in(TERMINAL), Measurement.finished_at >= since),
     )
     return session.execute(query.limit(1)).first() is not None

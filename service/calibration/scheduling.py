@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -33,16 +33,19 @@ class IdleRule:
     max_pairs: int
 
 
-def schedule_idle(session: Session, device_classes: Sequence[str], rule: IdleRule, now: datetime) -> list[UUID]:
+def schedule_idle(
+    session: Session, device_classes: Mapping[str, Collection[str]], rule: IdleRule, now: datetime
+) -> list[UUID]:
     """Queue one calibration for each served class that is due one, in the session's transaction; return the jobs.
 
+    `device_classes` maps each class to those whose measurements would wait for its own: all of them have to be idle.
     Any number of workers may call this at once: the key of a job is made of the class and the time, and a key is taken
     once. One that gave way to another job is made up for, when the class is idle again.
     """
     served = set(served_classes(session))
     queued = []
-    for device_class in device_classes:
-        if device_class not in served or queries.is_busy(session, device_class, now - rule.after):
+    for device_class, held_up in device_classes.items():
+        if device_class not in served or queries.is_busy(session, held_up, now - rule.after):
             continue
         slot = int(now.timestamp() // rule.every.total_seconds())
         known = f"idle calibration/{device_class}/{rule.every.total_seconds():g}/{slot}/"

@@ -54,6 +54,12 @@ class DevicePool:
         """Return the number of devices by device class."""
         return dict(Counter(device.device_class for device in self._all))
 
+    def held_up_by(self, device_class: str) -> set[str]:
+        """Return the device classes whose measurements wait for one of this class: its own, and those it disturbs."""
+        own = [device for device in self._all if device.device_class == device_class]
+        others = {other.device_class for other in self._all if any(_disturbs(device, other) for device in own)}
+        return {device_class, *others}
+
     def statuses(self) -> dict[str, tuple[str, str | None]]:
         """Return (ready, busy or unfit; why) by device UUID."""
         with self._changed:

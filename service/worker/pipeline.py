@@ -172,7 +172,10 @@ class MeasurementRun:
 
         When that is has nothing to do with what the pairs say, so judging them early is no way to a false alarm.
         """
-        return self._is_calibration and bool(self._records.is_in_the_way(self._id))
+        if not self._is_calibration:
+            return False
+        classes = self._devices.held_up_by(self._device.device_class)
+        return bool(self._records.is_in_the_way(self._assignment.job_id, classes))
 
     def _gives_up(self) -> bool:
         """Say whether to break off what is running: before the first pair there is nothing to keep."""

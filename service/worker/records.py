@@ -8,7 +8,7 @@ upsert or is guarded by what is there already, so that repeating one whose answe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Select, select
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from service.db import Database
 from service.engine import WorkerStopping, enqueue_measurements
@@ -210,20 +210,18 @@ class Records:
         """Return whether somebody asked to stop; None while the database does not answer."""
         return self._ask(select(Job.cancel_requested).where(Job.id == job_id))
 
-    def is_in_the_way(self, measurement_id: UUID) -> bool | None:
-        """Return whether a more urgent measurement waits for a device of the same class; None as above.
+    def is_in_the_way(self, job_id: UUID, device_classes: Collection[str]) -> bool | None:
+        """Return whether something more urgent than a job waits for a device of these classes; None as above.
 
         One that another device is about to take counts for a moment too: better a calibration given up in vain.
         """
-        own, waiting, own_job, job = aliased(Measurement), aliased(Measurement), aliased(Job), aliased(Job)
-        query = (
-            select(waiting.id)
-            .join(job, waiting.job_id == job.id)
-            .join(own, own.device_class == waiting.device_class)
-            .join(own_job, own.job_id == own_job.id)
-            .where(own.id == measurement_id, waiting.state == State.QUEUED, job.priority < own_job.priority)
+        own = select(Job.priority).where(Job.id == job_id).scalar_subquery()
+        waiting = (
+            select(Measurement.id)
+            .join(Job, Measurement.job_id == Job.id)
+            .where(Measurement.device_class.in_(device_classes), Measurement.state == State.QUEUED, Job.priority < own)
         )
-        return self._ask(query.limit(1))
+        return self._ask(waiting.limit(1))
 
     def _ask(self, query: Select[Any]) -> bool | None:
         """Return whether a query finds something true; None while the database does not answer."""

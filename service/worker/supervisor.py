@@ -166,7 +166,7 @@ class Supervisor:
                     engine.forget_finished(pipeline.records.database.engine, utc_now() - KEPT_BY_ENGINE)
             if self._settings.calibrate_idle and time.monotonic() >= next_idle_check:
                 next_idle_check = time.monotonic() + self._options.idle_check_s
-                self._calibrate_idle(pipeline.records, classes)
+                self._calibrate_idle(pipeline)
 
     def _heartbeat(self, pipeline: Pipeline) -> None:
         now = utc_now()
@@ -204,8 +204,9 @@ class Supervisor:
                 for measurement_id in engine.recover_dead(records.database.engine, dead, device_class):
                     logger.warning("measurement_taken_over", measurement=str(measurement_id), of=dead)
 
-    def _calibrate_idle(self, records: Records, classes: list[str]) -> None:
+    def _calibrate_idle(self, pipeline: Pipeline) -> None:
         """Queue a calibration for each of this worker's device classes that has been idle for a while."""
+        classes = {name: pipeline.devices.held_up_by(name) for name in pipeline.devices.classes()}
         settings = self._settings
         rule = IdleRule(
             after=timedelta(seconds=settings.calibrate_after_s),
@@ -214,7 +215,7 @@ class Supervisor:
             max_pairs=settings.max_pairs,
         )
         with suppress(engine.WorkerStopping), _database_may_be_away():
-            queued = records.run(lambda session: schedule_idle(session, classes, rule, utc_now()))
+            queued = pipeline.records.run(lambda session: schedule_idle(session, classes, rule, utc_now()))
             for job_id in queued:
                 logger.info("calibration_queued", job=str(job_id))
 

@@ -219,6 +219,7 @@ def test_equally_urgent_calibrations_wait_for_each_other(
 
 # ---- when a device is idle -------------------------------------------------------------------------------------------
 
+CLASSES = {"cpu": {"cpu", "gpu:X"}, "gpu:X": {"cpu", "gpu:X"}}  # of a host with both, where no live worker serves a GPU
 RULE = IdleRule(after=timedelta(minutes=15), every=timedelta(hours=6), cases="cpu/*", max_pairs=16)
 
 
@@ -258,7 +259,7 @@ def idle(jobs: Jobs) -> Jobs:
 
 def schedule(jobs: Jobs, **at: Any) -> list[UUID]:
     with jobs.database.transaction() as session:
-        return schedule_idle(session, ["cpu", "gpu:none"], RULE, at.get("now", utc_now()))
+        return schedule_idle(session, CLASSES, RULE, at.get("now", utc_now()))
 
 
 def end_calibration(jobs: Jobs, job_id: UUID, state: State) -> None:
@@ -320,6 +321,16 @@ def test_a_device_that_was_at_work_just_now_is_left_alone(idle: Jobs, ago: timed
 def test_a_queue_that_is_not_empty_is_left_alone(idle: Jobs) -> None:
     idle.submit("b" * 40, queue=False)
     assert schedule(idle) == []
+
+
+def test_what_it_would_disturb_has_to_be_idle_too(idle: Jobs) -> None:
+    waiting = idle.submit("b" * 40, queue=False)
+    with idle.database.transaction() as session:
+        session.get_one(Measurement, waiting).device_class = "gpu:X"
+    assert schedule(idle) == []
+    with idle.database.transaction() as session:
+        session.get_one(Measurement, waiting).device_class = "gpu:of another host"
+    assert len(schedule(idle)) == 1
 
 
 def test_without_a_measured_commit_or_a_live_worker_nothing_is_queued(idle: Jobs, database: Database) -> None:

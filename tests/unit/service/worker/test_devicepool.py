@@ -121,3 +121,8 @@ def test_a_stop_ends_the_waiting(
     stopping.set()
     wait_until(lambda: waiting.stopped)
     assert not pool._line
+
+
+def test_a_class_holds_up_itself_and_what_it_disturbs(pool: DevicePool, stopping: threading.Event) -> None:
+    assert pool.held_up_by("cpu") == pool.held_up_by("gpu:H200") == {"cpu", "gpu:H200"}
+    assert DevicePool(GPUS, stopping).held_up_by("gpu:H200") == {"gpu:H200"}

@@ -14,7 +14,7 @@ from worker_fixtures import Jobs
 
 from service.db import Database
 from service.engine import WorkerStopping
-from service.models import Device, JobEvent, Measurement, State, Worker
+from service.models import Device, Job, JobEvent, Measurement, State, Worker
 from service.worker.errors import JobError
 from service.worker.records import Claimant, OwnershipLost, Records
 
@@ -214,3 +214,25 @@ def test_a_defect_is_not_waited_for(database: Database) -> None:
 
     with pytest.raises(Exception, match="no_such_table"):
         records_of(database, worker).run(defective)
+
+
+def test_what_is_more_urgent_and_waits_is_in_the_way_of_nothing_else(database: Database, jobs: Jobs) -> None:
+    worker = new_worker(database, "one")
+    records = records_of(database, worker)
+    own, other = jobs.submit("main", queue=False), jobs.submit("main", queue=False)
+    job_id = jobs.job(own).id
+    assert records.claim(own, worker) is not None
+
+    def waits(priority: int, device_class: str = "cpu", state: State = State.QUEUED) -> bool | None:
+        with database.transaction() as session:
+            row = session.get_one(Measurement, other)
+            row.device_class, row.state = device_class, state
+            session.get_one(Job, row.job_id).priority = priority
+        return records.is_in_the_way(job_id, {"cpu", "gpu:here"})
+
+    assert waits(99)
+    assert waits(99, "gpu:here")
+    assert not waits(100)
+    assert not waits(99, "gpu:elsewhere")
+    assert not waits(99, state=State.MEASURING)
+    assert not waits(99, state=State.CANCELED)
