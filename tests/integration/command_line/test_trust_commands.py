@@ -23,7 +23,7 @@ def own_lock(command_line, tmp_path):
 
 
 def test_a_server_calibrates_and_its_running_rates_are_printed(command_line):
-    outcome = command_line("calibrate", "same", "--max-pairs", "8", "--jobs", "2")
+    outcome = command_line("calibrate", "same", "--max-pairs", "8", "--jobs", "2", timeout_s=280)
     assert outcome.code in {0, 4}, outcome.err
     lines = outcome.out.splitlines()
     assert lines[0] == "All calibrations of the last 90 days:"
