@@ -129,12 +129,17 @@ def kernel_table(rows: Sequence[Row]) -> str:
     """Return the kernels whose time changed most as a Markdown table; nothing where there are none."""
     if not rows:
         return ""
-    chosen = sorted(rows, key=lambda row: -abs(_kernel_ms(row["after"]) - _kernel_ms(row["before"])))[:_MOST_KERNELS]
-    left = len(rows) - len(chosen)
+    chosen, left = most_changed(rows)
     lines = ["Kernel by kernel, from one profiled run of each commit (not judged):", ""]
     lines += [f"| {' | '.join(KERNEL_HEADINGS)} |", "| --- | --- |" + " ---: |" * (len(KERNEL_HEADINGS) - 2)]
     lines += [f"| {' | '.join(escape_markdown(cell) for cell in kernel_cells(row))} |" for row in chosen]
     return "\n".join([*lines, *(["", f"{left} more kernels changed less."] if left else [])]) + "\n"
+
+
+def most_changed(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """Return the kernels whose time changed most, and how many are left out."""
+    chosen = sorted(rows, key=lambda row: -abs(_kernel_ms(row["after"]) - _kernel_ms(row["before"])))[:_MOST_KERNELS]
+    return chosen, len(rows) - len(chosen)
 
 
 def kernel_cells(row: Row) -> tuple[str, ...]:

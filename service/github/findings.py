@@ -16,7 +16,7 @@ from service.github.report import DeviceFindings, Findings, Links
 from service.judging.service import job_verdicts
 from service.models import CheckRun, Job, Measurement, Repository
 from service.results.schemas import MeasurementOut
-from service.results.service import get_measurement
+from service.results.service import get_measurement, list_kernels
 from service.settings import Settings
 
 SUPERSEDED = Conclusion("completed", "neutral", "Superseded")
@@ -47,13 +47,15 @@ def job_findings(session: Session, settings: Settings, repository: Repository, j
         baseline=baseline,
         cases=job.cases,
         conclusion=conclude(job.state, rows, errors, [text is not None for text in known]),
-        devices=[_device(one, rows) for one in measurements],
+        devices=[_device(session, one, rows) for one in measurements],
+        max_pairs=int(job.policy["max_pairs"]),
         accepted="; ".join(reasons) or None,
     )
 
 
-def _device(measurement: MeasurementOut, rows: Sequence[dict[str, Any]]) -> DeviceFindings:
+def _device(session: Session, measurement: MeasurementOut, rows: Sequence[dict[str, Any]]) -> DeviceFindings:
     resources = {build.arm: build.resources for build in measurement.builds}
+    kernels = list_kernels(session, measurement.id).rows
     environments = {item.arm: item.environment for item in measurement.environments}
     return DeviceFindings(
         device_class=measurement.device_class,
@@ -64,6 +66,7 @@ def _device(measurement: MeasurementOut, rows: Sequence[dict[str, Any]]) -> Devi
         sandbox=measurement.sandbox,
         before_resources=resources.get("A"),
         after_resources=resources.get("B"),
+        kernels=[row.model_dump(mode="json") for row in kernels],
     )
 
 

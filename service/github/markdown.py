@@ -16,7 +16,7 @@ from collections.abc import Sequence
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ,%/=-")
 OUTSIDE_CHARACTERS = 200
 # Words with underscores inside, numbers, and the signs around them: nothing that begins a link or a mention.
-_WORDS = re.compile(r"(?:[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|(?<=[0-9])\.|: |[-+–…%(), ])+")
+_WORDS = re.compile(r"(?:[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|(?<=[0-9])\.|: |[-+–…→%(), ])+")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"})  # invisible, or turns the writing direction over
 
 
@@ -38,15 +38,7 @@ def plain(text: str) -> str:
 def _one(character: str) -> str:
     if character in _PLAIN:
         return character
-    if unicodedata.category(character) in {
-        "Cc",
-        "Cf",
-        "Cs",
-        "Zl",
-        "Zp",
-        "Co",
-        "Cn",
-    }:  # invisible, or turns the rest over
+    if unicodedata.category(character) in _UNSEEN:
         return " "
     return f"&#{ord(character)};" if character.isascii() else character
 
@@ -61,8 +53,16 @@ def code_block(text: str) -> str:
 
 def table(headings: Sequence[str], rows: Sequence[str]) -> str:
     """Return a table: the first and the last column are texts, the others numbers; `rows` are finished lines."""
-    rule = ["---", *["---:"] * (len(headings) - 2), "---"]
-    return "\n".join([f"| {' | '.join(headings)} |", f"| {' | '.join(rule)} |", *rows]) + "\n"
+    return _ruled(headings, ["---", *["---:"] * (len(headings) - 2), "---"], rows)
+
+
+def kernel_table(headings: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a table of which the first two columns are texts."""
+    return _ruled(headings, ["---", "---", *["---:"] * (len(headings) - 2)], rows)
+
+
+def _ruled(headings: Sequence[str], rule: Sequence[str], rows: Sequence[str]) -> str:
+    return "\n".join([line(headings), line(rule), *rows]) + "\n"
 
 
 def line(cells: Sequence[str]) -> str:

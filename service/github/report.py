@@ -12,12 +12,14 @@ from typing import Any
 
 from service.github import markdown
 from service.github.conclusion import Conclusion, wrong_numbers
+from service.github.explaining import kernel_section, noted, resource_section
 from service.report import HEADINGS, SEVERITY, cells, sort_by_severity
 
 MAX_CHARACTERS = 65_535
 MARKER = "<!-- s2bench: results -->"
 RESERVE = 200
-MAX_NOTES = 20
+MAX_SECTIONS = 20
+DEFAULT_PAIRS = 48  # what `s2bench compare` takes unless told otherwise
 _QUIET = frozenset({"unchanged"})
 _SHOWN_ENVIRONMENT = (
     "gpu_name", "driver", "cuda", "torch", "compiler", "python", "cpu_model", "threads", "power_limit_w",
@@ -29,7 +31,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class DeviceFindings:
-    """What was found on one device class; `error` of a measurement that failed; resources as builds report them."""
+    """What was found on one device class; `error` of a measurement that failed.
+
+    Resources are as builds report them, `kernels` as `service.kernels.pair_kernels` lays the two profiles side by side.
+    """
 
     device_class: str
     state: str
@@ -39,6 +44,7 @@ class DeviceFindings:
     sandbox: str | None = None
     before_resources: Mapping[str, Any] | None = None
     after_resources: Mapping[str, Any] | None = None
+    kernels: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Findings:
     cases: str
     conclusion: Conclusion
     devices: Sequence[DeviceFindings]
+    max_pairs: int = DEFAULT_PAIRS
     accepted: str | None = None
 
 
@@ -85,10 +92,14 @@ def _headline(one: Findings) -> str:
 def _fitted(head: str, findings: Sequence[Findings], links: Links, limit: int) -> str:
     """Return head, tables and the rest, with as many lines of the tables as fit."""
     sections = [_Section(one, device) for one in findings for device in one.devices]
-    tails = [_tail(one, links) for one in findings]
-    fixed = len(head) + sum(map(len, tails)) + sum(len(section.render(frozenset())) for section in sections)
-    if fixed > limit:  # more devices or kernels than there is room for
-        tails, sections = [_rest(one) for one in findings], sections[:MAX_NOTES]
+    # The tables come first: what is said beside them gets shorter until it leaves room.
+    for tail, share in ((_tail, 0.5), (_short_tail, 0.75), (_rest, 1.0)):
+        tails = [tail(one, links) for one in findings]
+        fixed = len(head) + sum(map(len, tails)) + sum(len(section.render(frozenset())) for section in sections)
+        if fixed <= share * (limit - RESERVE):
+            break
+    else:
+        sections = sections[:MAX_SECTIONS]
         fixed = len(head) + sum(map(len, tails)) + sum(len(section.render(frozenset())) for section in sections)
     room = limit - RESERVE - fixed
     shown: dict[int, set[int]] = {number: set() for number in range(len(sections))}
@@ -147,9 +158,19 @@ def _row_line(row: Row) -> str:
 
 
 def _tail(one: Findings, links: Links) -> str:
-    parts = [_numerics(one), *(_resources(device) for device in one.devices), _rest(one)]
-    parts += [_reproduce(one), _environments(one), _commits(one, links)]
-    return "".join(part for part in parts if part)
+    return _explained(one) + _short_tail(one, links)
+
+
+def _short_tail(one: Findings, links: Links) -> str:
+    return _numerics(one) + _rest(one, links) + _reproduce(one) + _environments(one) + _commits(one, links)
+
+
+def _explained(one: Findings) -> str:
+    return "".join(
+        kernel_section(device.device_class, device.rows, device.kernels)
+        + resource_section(device.device_class, device.rows, device.before_resources, device.after_resources)
+        for device in one.devices
+    )
 
 
 def _numerics(one: Findings) -> str:
@@ -161,48 +182,20 @@ def _numerics(one: Findings) -> str:
                 continue
             detail = next((r["detail"] for r in row["reasons"] if r["code"].startswith("numerics")), "")
             notes.append(f"- {markdown.outside(row['case'])}: {markdown.outside(detail)}")
-    return _notes("Numbers that changed", notes)
+    return noted("Numbers that changed", notes)
 
 
-def _resources(device: DeviceFindings) -> str:
-    """Return the kernels whose registers, shared memory or spills differ, when a case there changed."""
-    if not any(row["verdict"] in {"regressed", "improved"} for row in device.rows):
-        return ""
-    before, after = _kernels(device.before_resources), _kernels(device.after_resources)
-    names = {"registers": "registers", "spill_store_bytes": "spill stores (bytes)", "shared_bytes": "shared (bytes)"}
-    notes = []
-    for kernel in sorted(before.keys() & after.keys()):
-        changes = [
-            f"{text} {markdown.plain(str(before[kernel].get(key)))} → {markdown.plain(str(after[kernel].get(key)))}"
-            for key, text in names.items()
-            if before[kernel].get(key) != after[kernel].get(key)
-        ]
-        if changes:
-            notes.append(f"- {markdown.outside(kernel, 120)}: {', '.join(changes)}")
-    return _notes(f"Kernel resources on {markdown.plain(device.device_class)}", notes)
-
-
-def _kernels(resources: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    found = (resources or {}).get("kernels")
-    kernels = found if isinstance(found, list) else []
-    return {f"{one.get('name')} ({one.get('arch')})": one for one in kernels if isinstance(one, dict)}
-
-
-def _notes(title: str, notes: Sequence[str]) -> str:
-    if not notes:
-        return ""
-    more = f"\n- and {len(notes) - MAX_NOTES} more" if len(notes) > MAX_NOTES else ""
-    return f"\n**{title}**\n" + "\n".join(notes[:MAX_NOTES]) + more + "\n"
-
-
-def _rest(one: Findings) -> str:
+def _rest(one: Findings, _links: Links) -> str:
     return f"\n[{markdown.plain(one.name)}: job, pairs and samples]({one.job_url}) · [plots]({one.compare_url})\n"
 
 
 def _reproduce(one: Findings) -> str:
     kinds = sorted({"cuda" if device.device_class.startswith("gpu") else "cpu" for device in one.devices})
     lines = [
-        markdown.command("s2bench", "compare", one.baseline, one.head, "--device", kind, "--cases", one.cases)
+        markdown.command(
+            *("s2bench", "compare", one.baseline, one.head, "--device", kind, "--cases", one.cases),
+            *(("--max-pairs", str(one.max_pairs)) if one.max_pairs != DEFAULT_PAIRS else ()),
+        )
         for kind in kinds
     ]
     return "\n" + markdown.details("Reproduce", markdown.code_block("\n".join(lines))) if lines else ""

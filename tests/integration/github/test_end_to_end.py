@@ -21,7 +21,7 @@ def registered(loop: Loop, folder: Path) -> FakeRepository:
     work.git("init", "--quiet", "--bare", "--initial-branch=main", str(bare))
     work.git("remote", "add", "origin", str(bare))
     work.commit("root")
-    work.commit("base")
+    work.commit("base", profile={"gather<64>": 1.0, "fill": 0.25})
     work.git("push", "--quiet", "origin", "main")
     with loop.context.database.transaction() as session:
         row = session.query(Repository).filter(Repository.github == REPOSITORY).one()
@@ -38,7 +38,9 @@ def test_a_pull_request_from_its_push_to_its_comment(loop: Loop, tmp_path: Path)
     work = registered(loop, tmp_path)
     base = work.git("rev-parse", "HEAD")
     work.git("switch", "--quiet", "--create", "topic")
-    slow = work.commit("slow", speed={FORWARD_SELF: 1.1}, wrong_cases=[FORWARD_DOWN])
+    slow = work.commit(
+        "slow", speed={FORWARD_SELF: 1.1}, wrong_cases=[FORWARD_DOWN], profile={"gather<64>": 1.5, "fill": 0.25}
+    )
     work.git("push", "--quiet", "origin", "topic")
     loop.fake.pull(7, slow, title=HOSTILE)
     opened = loop.fake.pull_event("opened", 7)
@@ -64,6 +66,8 @@ def test_a_pull_request_from_its_push_to_its_comment(loop: Loop, tmp_path: Path)
     assert "Numbers that changed" in body
     assert f"s2bench compare {base} {slow} --device cpu --cases '*'" in body
     assert "sandbox bubblewrap" in body
+    assert f"{FORWARD_SELF}</code> | <code>gather&#60;64&#62;</code> | 1.000 ms | 1.500 ms | +50.00 % | 40 |" in body
+    assert f"{BACKWARD_SELF}</code> | <code>gather" not in body  # nothing changed there
     assert HOSTILE[:20] not in body
 
     alerts = {alert.kind: alert for alert in loop.rows(Alert)}

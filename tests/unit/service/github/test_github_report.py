@@ -198,6 +198,53 @@ def test_resources_are_shown_where_a_case_changed() -> None:
     assert "registers" not in comment_body([findings(same)], LINKS)
 
 
+def side(time_ms: float, **values: Any) -> dict[str, Any]:
+    return {"time_ms": time_ms, "share": 0.5, "calls": 1.0} | values
+
+
+def kernels(case: str = "a", count: int = 1, name: str = "gather<(int)64>") -> list[dict[str, Any]]:
+    before = side(2.0, registers=128, spill_load_bytes=0, occupancy=0.5, sass_bytes=4096)
+    after = side(3.0, registers=255, spill_load_bytes=64, occupancy=0.25, sass_bytes=4096)
+    row = {"case": case, "kind": "kernel", "before": before, "after": after, "effect": 0.5}
+    return [row | {"kernel": f"{name}{number or ''}"} for number in range(count)]
+
+
+def test_kernels_of_changed_cases_are_broken_down_with_their_resources() -> None:
+    rows = [row("a", "regressed", 0.1), row("b")]
+    changed = DeviceFindings("cpu", "done", rows, kernels=[*kernels(), *kernels("b", name="quiet")])
+    body = comment_body([findings(changed)], LINKS)
+    line = next(line for line in body.splitlines() if "gather" in line)
+    assert line.count(" | ") == 8
+    assert "| 2.000 ms | 3.000 ms | +50.00 % | 128 → 255 | 0 B → 64 B | 50 % → 25 % | 4096 B |" in line
+    assert "<code>gather&#60;&#40;int&#41;64&#62;</code>" in line
+    assert "quiet" not in body
+    assert "not judged" in body
+    same = DeviceFindings("cpu", "done", [row("a")], kernels=kernels())
+    assert "gather" not in comment_body([findings(same)], LINKS)
+
+
+def test_many_kernels_are_cut_and_give_way_to_the_tables() -> None:
+    hostile = "<b>|@all\n" * 500
+    changed = DeviceFindings("cpu", "done", [row("a", "regressed", 0.1)], kernels=kernels(count=500, name=hostile))
+    body = comment_body([findings(changed)], LINKS)
+    assert "488 more kernels changed less." in body
+    assert "<b>" not in body
+    crowd = [
+        DeviceFindings(f"gpu:{n}", "done", [row("a", "regressed", 0.1)], kernels=kernels(count=50, name=hostile))
+        for n in range(8)
+    ]
+    body = comment_body([findings(*crowd)], LINKS)
+    assert len(body) <= MAX_CHARACTERS
+    assert "more rows" not in body
+    assert "Reproduce" in body
+    assert "not judged" not in body
+
+
+def test_the_command_names_the_pairs_when_they_are_fewer_than_usual() -> None:
+    found = findings(DeviceFindings("cpu", "done", [row("x")]), max_pairs=8)
+    assert "--cases '*' --max-pairs 8\n" in check_summary(found, LINKS)
+
+
 @pytest.mark.parametrize("count", [0, 1, 100, 2000])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_the_limit_is_kept_and_the_mildest_are_left_out(count: int, devices: int) -> None:
