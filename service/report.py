@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from service.markdown import line, named, plain
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -107,17 +109,16 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def escape_markdown(text: str) -> str:
-    """Escape what could break out of a table cell; names come from the measured commit."""
-    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
-    return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("`", "\\`")
-
-
 def markdown_table(rows: Sequence[Row]) -> str:
     """Return the rows, worst first, as a GitHub Markdown table ending in a newline."""
     lines = [f"| {' | '.join(HEADINGS)} |", "| --- | ---: | ---: | ---: | ---: | --- |"]
-    lines += [f"| {' | '.join(escape_markdown(cell) for cell in cells(row))} |" for row in sort_by_severity(rows)]
+    lines += [line(_shown(cells(row), names=1)) for row in sort_by_severity(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _shown(texts: Sequence[str], names: int) -> list[str]:
+    """Return cells as Markdown; the first of them are names from the measured commit."""
+    return [*map(named, texts[:names]), *map(plain, texts[names:])]
 
 
 KERNEL_HEADINGS = ("case", "kernel", "before", "after", "delta", "registers", "spills", "occupancy", "SASS")
@@ -132,7 +133,7 @@ def kernel_table(rows: Sequence[Row]) -> str:
     chosen, left = most_changed(rows)
     lines = ["Kernel by kernel, from one profiled run of each commit (not judged):", ""]
     lines += [f"| {' | '.join(KERNEL_HEADINGS)} |", "| --- | --- |" + " ---: |" * (len(KERNEL_HEADINGS) - 2)]
-    lines += [f"| {' | '.join(escape_markdown(cell) for cell in kernel_cells(row))} |" for row in chosen]
+    lines += [line(_shown(kernel_cells(row), names=2)) for row in chosen]
     return "\n".join([*lines, *(["", f"{left} more kernels changed less."] if left else [])]) + "\n"
 
 
@@ -177,7 +178,7 @@ def markdown_report(rows: Sequence[Row]) -> str:
         own = [row for row in rows if row["device_class"] == device_class]
         counts = Counter(row["verdict"] for row in own)
         words = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in SEVERITY if counts[name])
-        parts.append(f"### {escape_markdown(device_class)}: {words}\n\n{markdown_table(own)}")
+        parts.append(f"### {named(device_class)}: {words}\n\n{markdown_table(own)}")
     return "\n".join(parts)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from service.github import markdown
+from service import markdown
 from service.kernels import informative
 from service.report import KERNEL_HEADINGS, kernel_cells, most_changed
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.github import markdown
+from service import markdown
 from service.github.conclusion import Conclusion, wrong_numbers
 from service.github.explaining import kernel_section, noted, resource_section
 from service.report import HEADINGS, SEVERITY, cells, sort_by_severity

@@ -58,7 +58,7 @@ def test_the_table_shows_what_changed() -> None:
     )
     text = kernel_table(rows)
     assert text.startswith("Kernel by kernel, from one profiled run of each commit (not judged):\n\n| case | kernel |")
-    assert "| forward\\|x | gather&lt;half&gt; | 2.000 ms | 1.500 ms | -25.00 % " in text
+    assert "| <code>forward&#124;x</code> | <code>gather&#60;half&#62;</code> | 2.000 ms | 1.500 ms | -25.00 % " in text
     assert "| 40 → 64 | 0 B | 75 % → 50 % | 4096 B |" in text
 
 

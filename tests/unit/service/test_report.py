@@ -57,11 +57,11 @@ def test_worst_verdict_and_largest_effect_come_first():
 
 
 def test_markdown_has_one_line_per_row_and_escapes_names():
-    text = markdown_table([row("evil|<b>\nname`", "regressed", 0.125)])
+    text = markdown_table([row("evil|<b>\nname` @all #1 ![x](http://y)", "regressed", 0.125)])
     header, rule, line = text.splitlines()
     assert header == "| case | before | after | delta | interval | verdict |"
     assert rule.count("|") == 7
-    assert "evil\\|&lt;b&gt; name\\`" in line
+    assert "<code>evil&#124;&#60;b&#62; name&#96; &#64;all &#35;1 &#33;&#91;x&#93;&#40;http&#58;//y&#41;</code>" in line
     assert "| 1.250 ms | 1.406 ms | +12.50 % | +12.30 … +12.70 % | regressed |" in line
 
 

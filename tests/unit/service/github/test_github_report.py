@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.github import markdown
+from service import markdown
 from service.github.conclusion import conclude
 from service.github.report import MARKER, MAX_CHARACTERS, DeviceFindings, Findings, Links, check_summary, comment_body
 
@@ -84,6 +84,21 @@ def test_no_text_whatsoever_can_end_its_cell_or_its_line(text: str) -> None:
     rest = re.sub(r"&#\d+;", "", inner)
     assert not set(rest) & set("\n\r|<>`*_[]()!@#&\\~:.\"'")
     assert "\u2028" not in rest
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu/forward/self/360x720/c64h1/fp32/tc0.03", "gpu:NVIDIA H200", "long_name", "a.b", "half+up (1)"]
+)
+def test_a_name_that_cannot_act_stays_readable(text: str) -> None:
+    assert markdown.named(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*HOSTILE, "_a_", "a__b", "see www.example", "http://x", "x@y", "#1", ":smile:", "GH-1", "a|b", "a" * 300, "é", ""],
+)
+def test_any_other_name_is_code(text: str) -> None:
+    assert markdown.named(text) == markdown.outside(text)
 
 
 def test_a_long_text_is_cut() -> None:

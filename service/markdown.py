@@ -1,7 +1,7 @@
-"""Text for GitHub. Pure.
+"""Text as GitHub shows it. Pure.
 
-Whatever comes from outside (titles, branches, case names, messages) passes through `outside`, or through `plain` where
-it nearly always is a number or a word of ours.
+Whatever comes from outside (titles, branches, case names, messages) passes through `outside`; through `plain` where it
+nearly always is a number or a word of ours; through `named` where people also read the text in a terminal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 OUTSIDE_CHARACTERS = 200
 # Words with underscores inside, numbers, and the signs around them: nothing that begins a link or a mention.
 _WORDS = re.compile(r"(?:[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|(?<=[0-9])\.|: |[-+–…→%(), ])+")
+# What names of cases, kernels and devices are made of, without what GitHub makes links or mentions of.
+_NAME = re.compile(r"(?!.*(?:www\.|GH-|__))[A-Za-z0-9](?:[A-Za-z0-9 ./,%=+()…→–-]|_(?=[A-Za-z0-9])|(?<=pu):)*")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"})  # invisible, or turns the writing direction over
 
 
@@ -33,6 +35,11 @@ def outside(text: str, characters: int = OUTSIDE_CHARACTERS) -> str:
 def plain(text: str) -> str:
     """Return words and numbers as they are, and anything else as `outside` does."""
     return text if len(text) <= OUTSIDE_CHARACTERS and _WORDS.fullmatch(text) else outside(text)
+
+
+def named(text: str) -> str:
+    """Return a name as it is when nothing in it can act, and anything else as `outside` does."""
+    return text if len(text) <= OUTSIDE_CHARACTERS and _NAME.fullmatch(text) else outside(text)
 
 
 def _one(character: str) -> str:
