@@ -30,7 +30,7 @@ from service.command_options import (
 )
 from service.evaluate_command import evaluate
 from service.history_commands import history_app
-from service.report import Exit, exit_code, failure_exit_code, markdown_report, markdown_table
+from service.report import Exit, exit_code, failure_exit_code, markdown_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -341,7 +341,7 @@ def finish(client: Client, job_id: str, *, as_json: bool) -> Exit:
         job = client.follow(job_id, progress.show)
     code = show_result(out, client, job)
     rows = client.verdict_rows(job_id)
-    print_json({"job": job, "rows": rows}) if as_json else print(markdown_table(rows), end="")
+    print_json({"job": job, "rows": rows}) if as_json else print(markdown_report(rows), end="")
     return code
 
 

@@ -1,9 +1,9 @@
 """A stand-in for the few calls of the GitHub API that are used, behind a real HTTP server; and it sends webhooks.
 
 It keeps GitHub's rules as far as they are met here: an App's JWT is verified and buys an installation token, every
-other call needs one; check runs need a known commit, a conclusion exactly when completed, and texts within limits;
-lists come in pages with Link headers; ids are never given twice. Faults are planted one by one: a limit, an error, an
-answer that comes too late, one that gets lost after the work was done.
+other call needs one, or a person's token, which may not make check runs; check runs need a known commit, a conclusion
+exactly when completed, and texts within limits; lists come in pages with Link headers; ids are never given twice. Faults
+are planted one by one: a limit, an error, an answer that comes too late, one that gets lost after the work was done.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class FakeGitHub:
 
     commits: set[str] = field(default_factory=set)
     checks: dict[int, dict[str, Any]] = field(default_factory=dict)
+    statuses: list[dict[str, Any]] = field(default_factory=list)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
@@ -72,6 +73,8 @@ class FakeGitHub:
     def __post_init__(self) -> None:
         self._ids = count(1)
         self._token = f"ghs_{uuid4().hex}"
+        self._personal = f"ghp_{uuid4().hex}"
+        self._workflow = f"ghs_{uuid4().hex}"
         self._lock = threading.Lock()
 
     # ---- what tests look at ----
@@ -80,6 +83,12 @@ class FakeGitHub:
         """Return the newest check of a name at a commit, which is the one that GitHub shows."""
         found = [run for run in self.checks.values() if (run["name"], run["head_sha"]) == (name, sha)]
         assert found, f"no check {name} at {sha}"
+        return found[-1]
+
+    def status(self, name: str, sha: str) -> dict[str, Any]:
+        """Return the newest status of a name at a commit, which is the one that counts."""
+        found = [one for one in self.statuses if (one["context"], one["sha"]) == (name, sha)]
+        assert found, f"no status {name} at {sha}"
         return found[-1]
 
     def count(self, method: str, ending: str) -> int:
@@ -148,6 +157,7 @@ class FakeGitHub:
             f"POST {repo}/check-runs": self._make_check,
             f"PATCH {repo}/check-runs/{{id:int}}": self._change_check,
             f"GET {repo}/commits/{{sha}}/check-runs": self._list_checks,
+            f"POST {repo}/statuses/{{sha}}": self._make_status,
             f"GET {repo}/issues/{{number:int}}/comments": self._list_comments,
             f"POST {repo}/issues/{{number:int}}/comments": self._make_comment,
             f"PATCH {repo}/issues/comments/{{id:int}}": self._change_comment,
@@ -218,8 +228,10 @@ class FakeGitHub:
             except jwt.PyJWTError:
                 too_long = True
             return JSONResponse({"message": "A JSON web token could not be decoded"}, 401) if too_long else None
-        if kind.lower() != "token" or credentials != self._token:
+        if kind.lower() != "token" or credentials not in {self._token, self._personal, self._workflow}:
             return JSONResponse({"message": "Bad credentials"}, 401)
+        if credentials == self._personal and request.method != "GET" and "/check-runs" in request.url.path:
+            return JSONResponse({"message": "You must authenticate via a GitHub App."}, 403)
         if f"{request.path_params.get('owner')}/{request.path_params.get('repo')}".lower() not in {
             REPOSITORY,
             "none/none",
@@ -240,8 +252,16 @@ class FakeGitHub:
         return JSONResponse({"login": "s2bench-bot"})
 
     def personal_token(self) -> str:
-        """Return a token that these calls take without an App."""
+        """Return a person's token: it may do everything but make check runs."""
+        return self._personal
+
+    def installation_token(self) -> str:
+        """Return the token of the App's installation that is valid now."""
         return self._token
+
+    def workflow_token(self) -> str:
+        """Return the token that a workflow's run gets."""
+        return self._workflow
 
     def _make_check(self, _request: Request, body: Any) -> Response:
         if body.get("head_sha") not in self.commits:
@@ -261,6 +281,17 @@ class FakeGitHub:
         run.update({"conclusion": None} | body if body.get("status") != "completed" else body)
         return JSONResponse(run)
 
+    def _make_status(self, request: Request, body: Any) -> Response:
+        sha = request.path_params["sha"]
+        if sha not in self.commits:
+            return _invalid(f"No commit found for SHA: {sha}")
+        if body["state"] not in ("error", "failure", "pending", "success"):
+            return _invalid("state is not included in the list")
+        if len(body["description"]) > 140:
+            return _invalid("description is too long (maximum is 140 characters)")
+        self.statuses.append({"id": next(self._ids), "sha": sha} | body)
+        return JSONResponse(self.statuses[-1], 201)
+
     def _list_checks(self, request: Request, _body: Any) -> Response:
         name = request.query_params.get("check_name")
         found = [run for run in self.checks.values() if run["head_sha"] == request.path_params["sha"]]
@@ -271,16 +302,18 @@ class FakeGitHub:
         number = request.path_params["number"]
         return self._page(request, [one for one in self.comments.values() if one["number"] == number])
 
-    def _make_comment(self, request: Request, body: Any, **who: Any) -> Response:
+    def _make_comment(self, request: Request, body: Any) -> Response:
         if (problem := _comment_problem(body)) is not None:
             return _invalid(problem)
+        credentials = request.headers["authorization"].partition(" ")[2]
+        login = "github-actions[bot]" if credentials == self._workflow else "s2bench-bot"
         comment = {
             "id": next(self._ids),
             "number": request.path_params["number"],
             "body": body["body"],
-            "user": {"login": "s2bench-bot"},
-            "performed_via_github_app": {"id": int(APP_ID)},
-        } | who
+            "user": {"login": login},
+            "performed_via_github_app": {"id": int(APP_ID)} if credentials == self._token else None,
+        }
         self.comments[comment["id"]] = comment
         return JSONResponse(comment, 201)
 
