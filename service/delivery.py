@@ -33,9 +33,10 @@ def opened_outbox(context: AppContext) -> Iterator[tuple[Outbox, GitHubClient | 
     """Yield an outbox with a handler for everything that these settings allow; for one thread."""
     github = GitHubClient(context.settings) if context.settings.answers_github else None
     intake = Intake(context, github)
-    handlers: dict[str, Handler] = {DeliveryKind.WEBHOOK: intake.handle}
-    if context.settings.notify_targets:
-        handlers[DeliveryKind.NOTICE] = Notices(context).handle
+    handlers: dict[str, Handler] = {
+        DeliveryKind.WEBHOOK: intake.handle,
+        DeliveryKind.NOTICE: Notices(context).handle,  # without targets they are done with, not kept for the first one
+    }
     if github is not None:
         delivering = Delivering(context, github)
         handlers |= {DeliveryKind.CHECK: delivering.check, DeliveryKind.COMMENT: delivering.comment}

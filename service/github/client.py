@@ -32,6 +32,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 TOKEN_MARGIN = timedelta(minutes=5)
 MAX_ITEMS = 3000
 LONGEST_LIMIT = timedelta(hours=1)
+_NEEDS_APP = ("authenticate via a GitHub App", "not accessible by personal access token")
 
 
 class Failure(Enum):
@@ -41,6 +42,7 @@ class Failure(Enum):
     LIMITED = "limited"  # too many requests; `retry_at` says when
     GONE = "gone"  # there is no such thing, or it is not shown to these credentials
     REFUSED = "refused"  # the same request will be refused again
+    NEEDS_APP = "needs_app"  # an App could, a person's token cannot
 
 
 class GitHubError(Exception):
@@ -214,6 +216,8 @@ class GitHubClient:
             return GitHubError(message, Failure.TRANSIENT)
         if status in (404, 410):
             return GitHubError(message, Failure.GONE)
+        if status == 403 and any(words in message for words in _NEEDS_APP):
+            return GitHubError(message, Failure.NEEDS_APP)
         return GitHubError(message, Failure.TRANSIENT if status >= 500 or status == 408 else Failure.REFUSED)
 
 

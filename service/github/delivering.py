@@ -3,16 +3,20 @@
 Repeating it is harmless: GitHub's id of what was made is stored, and where a try may have made something without being
 able to store it (its process died, the answer got lost), the next one looks for it first: a check by the id of ours
 that it carries, a comment by its marker and its author.
+
+Only Apps may make check runs. With a person's token a check is a commit status of the same name, of which the newest
+counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import update
 
 from service.context import AppContext
+from service.github import queries
 from service.github.client import Failure, GitHubClient, GitHubError, Place, as_delivery
 from service.github.conclusion import Conclusion
 from service.github.findings import SUPERSEDED, WAITING, job_findings, jobs_of_head, links_of
@@ -21,6 +25,7 @@ from service.models import TERMINAL, CheckRun, Job, PullRequest, Repository, Sta
 from service.outbox.queries import Claimed
 
 Body = dict[str, Any]
+STATUS_CHARACTERS = 140
 
 
 @dataclass
@@ -29,6 +34,7 @@ class Delivering:
 
     context: AppContext
     github: GitHubClient
+    _only_statuses: bool = field(default=False, init=False)
 
     def check(self, claimed: Claimed) -> None:
         """Make or change a check run."""
@@ -42,8 +48,12 @@ class Delivering:
                 return
             body = self._check_body(session, repository, check, job)
             place = Place(repository.github, repository.installation_id)
+            has_successor = check.superseded_by is not None and any(
+                other.name == check.name
+                for other in queries.current_checks(session, repository.id, head_sha=check.head_sha)
+            )
         with as_delivery():
-            remote_id = self._put_check(place, check, body, known=claimed.attempts == 1)
+            remote_id = self._put_check_or_status(place, check, body, claimed, has_successor=has_successor)
         if remote_id != check.remote_id:
             self._store(update(CheckRun).where(CheckRun.id == check.id).values(remote_id=remote_id))
 
@@ -85,6 +95,20 @@ class Delivering:
         if job.state in TERMINAL and job.finished_at is not None:
             body["completed_at"] = job.finished_at.isoformat()
         return body
+
+    def _put_check_or_status(
+        self, place: Place, check: CheckRun, body: Body, claimed: Claimed, *, has_successor: bool
+    ) -> int | None:
+        if not self._only_statuses:
+            try:
+                return self._put_check(place, check, body, known=claimed.attempts == 1)
+            except GitHubError as error:
+                if error.failure is not Failure.NEEDS_APP:
+                    raise
+                self._only_statuses = True
+        if not has_successor:  # a status has no id: it would take the place of its successor's
+            self.github.post(place, "/statuses/{sha}", _status(body), sha=check.head_sha)
+        return check.remote_id
 
     def _put_check(self, place: Place, check: CheckRun, body: Body, *, known: bool) -> int:
         remote_id = check.remote_id
@@ -136,6 +160,16 @@ def _verdict(conclusion: Conclusion, summary: str) -> Body:
     if conclusion.conclusion is not None:
         body["conclusion"] = conclusion.conclusion
     return body
+
+
+def _status(body: Body) -> Body:
+    """Return a check as a commit status, which knows no neutral: that is a success that says what it is."""
+    conclusion, title = body.get("conclusion"), body["output"]["title"]
+    states = {"success": "success", "neutral": "success", "failure": "failure"}
+    text = f"neutral: {title}" if conclusion == "neutral" else title
+    description = text if len(text) <= STATUS_CHARACTERS else text[: STATUS_CHARACTERS - 1] + "…"
+    state = states.get(conclusion or "", "pending")
+    return {"state": state, "context": body["name"], "description": description, "target_url": body["details_url"]}
 
 
 def _superseded_text(check: CheckRun) -> str:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.alerts.service import get_alert
 from service.context import AppContext
-from service.models import AlertEvent, Delivery, DeliveryKind
+from service.models import AlertEvent, Delivery, DeliveryKind, utc_now
 from service.models.upsert import insert_missing
 from service.notify.sender import NO_TARGET, PRIVATE, SENT
 from service.outbox.queries import Claimed
@@ -23,6 +24,7 @@ from service.outbox.runner import Refused, TryLater
 
 SEND_TIMEOUT_S = 60.0
 SHOWN_CASES = 10
+STALE = timedelta(days=1)
 _PASSED_ON = ("PATH", "PYTHONPATH", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 _OTHER = re.compile(r"[^\w ./,=+-]")
 
@@ -38,6 +40,9 @@ class Notices:
         targets = self.context.settings.notify_targets
         if not claimed.target:
             with self.context.database.transaction() as session:
+                event = session.get(AlertEvent, claimed.subject_id)
+                if event is None or utc_now() - event.created_at > STALE:
+                    return  # nobody was there to hear it; old news would come all at once
                 for name in sorted(targets):
                     key = {"kind": DeliveryKind.NOTICE, "subject_id": claimed.subject_id, "target": name}
                     insert_missing(session, Delivery, key, {})

@@ -316,8 +316,11 @@ def test_a_token_instead_of_an_app_and_enterprise(prefix: str, tmp_path: Any) ->
         settings = Settings(data_dir=tmp_path, github_api_url=fake.url, github_token=fake.personal_token())
         place = client.Place("octo/kernels")
         opened = client.GitHubClient(settings)
-        run = opened.post(place, "/check-runs", {"name": "x", "head_sha": "1" * 40})
-        assert fake.checks[run["id"]]["name"] == "x"
+        opened.post(place, "/statuses/{sha}", {"state": "pending", "context": "x", "description": ""}, sha="1" * 40)
+        assert fake.status("x", "1" * 40)["state"] == "pending"
+        with pytest.raises(client.GitHubError, match="via a GitHub App") as refused:
+            opened.post(place, "/check-runs", {"name": "x", "head_sha": "1" * 40})
+        assert refused.value.failure is client.Failure.NEEDS_APP
         assert opened.is_mine(place, {"user": {"login": "s2bench-bot"}})
         assert not opened.is_mine(place, {"user": {"login": "mona"}})
         assert not opened.is_mine(place, {"user": None})
@@ -354,5 +357,5 @@ def test_no_secret_is_in_an_error_or_a_log(
         loop.make_due()
     written = caplog.text + repr(loop.context.settings) + "".join(str(row.last_error) for row in loop.rows(Delivery))
     assert "delivery_" in written
-    for secret in (SECRET, loop.fake.personal_token(), PRIVATE_KEY.splitlines()[1], "Bearer", "bearer "):
+    for secret in (SECRET, loop.fake.installation_token(), PRIVATE_KEY.splitlines()[1], "Bearer", "bearer "):
         assert secret not in written

@@ -75,6 +75,21 @@ def test_a_target_that_was_taken_away_hears_nothing(loop: Loop, source: Any, sen
     assert all(row.wanted == row.delivered for row in loop.rows(Delivery) if row.kind == "notice")
 
 
+def test_a_target_that_comes_later_does_not_hear_old_news(loop: Loop, source: Any, sent: Any) -> None:
+    from datetime import timedelta
+
+    from sqlalchemy import update
+
+    from service.models import AlertEvent, utc_now
+
+    open_alert(loop, source)
+    with loop.context.database.transaction() as session:
+        session.execute(update(AlertEvent).values(created_at=utc_now() - timedelta(days=2)))
+    loop.work()
+    assert sent == []
+    assert all(row.wanted == row.delivered for row in loop.rows(Delivery) if row.kind == "notice")
+
+
 def test_urls_of_targets_are_in_no_log_and_no_row(
     loop: Loop, source: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
