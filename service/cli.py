@@ -129,10 +129,11 @@ def worker(
     no_sandbox: NoSandbox = False,
 ) -> None:
     """Measure queued jobs on this host's devices."""
-    from service.worker.supervisor import run_worker
+    from service.github.access import fetch_access
+    from service.worker.supervisor import SupervisorOptions, run_worker
 
     settings = settings_for(data_dir, sandbox="none" if no_sandbox else None)
-    raise typer.Exit(run_worker(settings, device_class))
+    raise typer.Exit(run_worker(settings, device_class, SupervisorOptions(access=fetch_access(settings))))
 
 
 @app.command()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -49,11 +49,15 @@ class ServerError(Exception):
     """A server that was started as a child does not run, in words."""
 
 
+_FETCHES_WITH = frozenset(f"S2BENCH_GITHUB_{name}" for name in ("API_URL", "APP_ID", "PRIVATE_KEY_FILE", "TOKEN"))
+
+
 class WorkerProcess:
     """A worker as a child process, started again when it ends unasked."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command = command("worker", *arguments)
+        self._environment = environment
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="worker-keeper", daemon=True)
@@ -73,17 +77,23 @@ class WorkerProcess:
     def _keep(self) -> None:
         # PDEATHSIG follows the thread that forked: this thread lives as long as the process does.
         while not self._stopping.is_set():
-            self._process = subprocess.Popen(self._command, env=worker_environment(), preexec_fn=die_with_parent)
+            self._process = subprocess.Popen(self._command, env=self._environment, preexec_fn=die_with_parent)
             code = self._process.wait()
             if self._stopping.wait(RESTART_PAUSE_S):
                 return
             print(f"s2bench: the worker ended with {code}; starting it again", file=sys.stderr, flush=True)
 
 
-def worker_environment() -> dict[str, str]:
-    """Return this process's environment without what a worker has no use for: credentials of the outside world."""
+def worker_environment(*, may_fetch: bool = False) -> dict[str, str]:
+    """Return this process's environment without credentials of the outside world.
+
+    With `may_fetch` those with which GitHub is asked stay, because a repository is private.
+    """
     secret = ("S2BENCH_GITHUB_", "S2BENCH_NOTIFY_")
-    return {name: value for name, value in os.environ.items() if not name.upper().startswith(secret)}
+    kept = _FETCHES_WITH if may_fetch else ()
+    return {
+        name: value for name, value in os.environ.items() if name.upper() in kept or not name.upper().startswith(secret)
+    }
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -139,7 +149,8 @@ def serve(settings: Settings, repository: Path, *, sandbox: bool) -> int:
         return 3
     # uvicorn hands a signal on when it has shut down; without a handler of ours it would end this process at once.
     signal.signal(signal.SIGTERM, _interrupt)
-    worker = WorkerProcess([] if sandbox else ["--no-sandbox"])
+    environment = worker_environment(may_fetch=settings.private_repositories)
+    worker = WorkerProcess([] if sandbox else ["--no-sandbox"], environment)
     worker.start()
     print(
         f"s2bench: http://{settings.host}:{settings.port}  (data in {settings.data_dir})", file=sys.stderr, flush=True

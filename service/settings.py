@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     github_app_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._]{1,60}$")
     github_private_key_file: Path | None = Field(default=None, description="PEM file of the App; else a token is used")
     github_token: SecretStr | None = None
+    private_repositories: bool = Field(
+        default=False, description="Whether git needs these credentials to fetch; then workers need them too"
+    )
     github_webhook_secret: SecretStr | None = Field(default=None, min_length=16)
     github_suites: dict[CheckName, CaseGlob] = Field(
         default={"s2bench": "*"}, min_length=1, description="Name of each check, and the glob over its cases"
@@ -108,10 +111,8 @@ class Settings(BaseSettings):
 
     @property
     def github_url(self) -> str:
-        """Where people read the repositories: the API of Enterprise lies below it."""
-        return (
-            "https://github.com" if self.github_api_url == GITHUB_API else self.github_api_url.removesuffix("/api/v3")
-        )
+        """Where people read the repositories: beside the API on github.com and ghe.com, above it elsewhere."""
+        return self.github_api_url.replace("://api.", "://", 1).removesuffix("/api/v3")
 
     @property
     def public_database_url(self) -> str:

@@ -1,16 +1,20 @@
 """A stand-in for the few calls of the GitHub API that are used, behind a real HTTP server; and it sends webhooks.
 
-It keeps GitHub's rules as far as they are met here: an App's JWT is verified and buys an installation token, every
-other call needs one, or a person's token, which may not make check runs; check runs need a known commit, a conclusion
-exactly when completed, and texts within limits; lists come in pages with Link headers; ids are never given twice. Faults
-are planted one by one: a limit, an error, an answer that comes too late, one that gets lost after the work was done.
+It serves one private repository to git as well. It keeps GitHub's rules as far as they are met here: an App's JWT is
+verified and buys an installation token, every other call needs one, or a person's token, which may not make check runs;
+check runs need a known commit, a conclusion exactly when completed, and texts within limits; lists come in pages with
+Link headers; ids are never given twice. Faults are planted one by one: a limit, an error, an answer that comes too late,
+one that gets lost after the work was done.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -69,12 +73,15 @@ class FakeGitHub:
     requests: list[tuple[str, str, int]] = field(default_factory=list)
     prefix: str = ""
     url: str = ""
+    bare: Path | None = None
+    git_requests: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._ids = count(1)
         self._token = f"ghs_{uuid4().hex}"
         self._personal = f"ghp_{uuid4().hex}"
         self._workflow = f"ghs_{uuid4().hex}"
+        self._reading = f"ghs_{uuid4().hex}"
         self._lock = threading.Lock()
 
     # ---- what tests look at ----
@@ -166,12 +173,42 @@ class FakeGitHub:
             f"GET {repo}/pulls/{{number:int}}": self._get_pull,
             f"GET {repo}/branches/{{branch:path}}": self._branch,
         }
-        return Starlette(
-            routes=[
-                Route(path.split(" ")[1], self._around(handler), methods=[path.split(" ")[0]])
-                for path, handler in routes.items()
-            ]
+        api = [
+            Route(path.split(" ")[1], self._around(handler), methods=[path.split(" ")[0]])
+            for path, handler in routes.items()
+        ]
+        return Starlette(routes=[*api, Route("/{owner}/{repo}.git/{rest:path}", self._git, methods=["GET", "POST"])])
+
+    async def _git(self, request: Request) -> Response:
+        """Serve the bare repository, which is private, through git's own program."""
+        from starlette.concurrency import run_in_threadpool
+
+        readers = {self._token, self._personal, self._reading}
+        right = {"Basic " + base64.b64encode(f"x-access-token:{token}".encode()).decode() for token in readers}
+        allowed = request.headers.get("authorization") in right
+        self.git_requests.append((request.url.path, 200 if allowed else 401))
+        if not allowed:
+            return Response("Repository not found.", 401, {"www-authenticate": 'Basic realm="GitHub"'})
+        assert self.bare is not None
+        variables = {
+            "GIT_PROJECT_ROOT": str(self.bare),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": f"/{request.path_params['rest']}",
+            "REQUEST_METHOD": request.method,
+            "QUERY_STRING": request.url.query,
+            "CONTENT_TYPE": request.headers.get("content-type", ""),
+            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
+            "GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+            "PATH": os.environ["PATH"],
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+        }
+        body = await request.body()
+        done = await run_in_threadpool(
+            subprocess.run, ["git", "http-backend"], input=body, env=variables, capture_output=True, check=True
         )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        return Response(content, int(headers.pop("Status", "200")[:3]), headers)
 
     def _around(self, handler: Any) -> Any:
         def answer(request: Request, body: Any) -> Response:
@@ -239,13 +276,21 @@ class FakeGitHub:
             return _not_found()
         return None
 
-    def _access_token(self, request: Request, _body: Any) -> Response:
+    def _access_token(self, request: Request, body: Any) -> Response:
         if request.path_params["id"] != INSTALLATION:
             return _not_found()
+        token = self._token
+        if body:
+            name = REPOSITORY.partition("/")[2]
+            if body != {"repositories": [name], "permissions": {"contents": "read"}}:
+                return _invalid("There is at least one repository that does not exist or is not accessible")
+            token = self._reading
         expires = datetime.now(UTC) + timedelta(hours=1)
-        return JSONResponse({"token": self._token, "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}, 201)
+        return JSONResponse({"token": token, "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}, 201)
 
-    def _installation(self, _request: Request, _body: Any) -> Response:
+    def _installation(self, request: Request, _body: Any) -> Response:
+        if f"{request.path_params['owner']}/{request.path_params['repo']}".lower() != REPOSITORY:
+            return _not_found()
         return JSONResponse({"id": INSTALLATION})
 
     def _user(self, _request: Request, _body: Any) -> Response:
@@ -258,6 +303,10 @@ class FakeGitHub:
     def installation_token(self) -> str:
         """Return the token of the App's installation that is valid now."""
         return self._token
+
+    def reading_token(self) -> str:
+        """Return the token of the App's installation that may read the one repository, and nothing else."""
+        return self._reading
 
     def workflow_token(self) -> str:
         """Return the token that a workflow's run gets."""

@@ -68,9 +68,11 @@ class Place:
         return {"owner": owner, "repo": repo}
 
 
-@dataclass
-class _Token:
-    value: str
+@dataclass(frozen=True)
+class Token:
+    """An installation token, and until when it is good."""
+
+    value: str = field(repr=False)
     expires_at: datetime
 
 
@@ -86,7 +88,7 @@ class GitHubClient:
     """For one thread: it runs an event loop of its own."""
 
     settings: Settings
-    _tokens: dict[int, _Token] = field(default_factory=dict)
+    _tokens: dict[int, Token] = field(default_factory=dict)
     _installations: dict[str, int] = field(default_factory=dict)
     _pause: _Pause = field(default_factory=_Pause)
     _login: str | None = None
@@ -129,6 +131,11 @@ class GitHubClient:
             self._login = self._guarded(self._request(place, "GET", "/user", {}, None))["login"]
         return bool((comment.get("user") or {}).get("login") == self._login)
 
+    def read_token(self, place: Place) -> Token:
+        """Buy a token of the App that may read this one repository's contents and nothing else."""
+        token: Token = self._guarded(self._read_token(place))
+        return token
+
     # ---- one call ----
 
     def _call(
@@ -164,11 +171,7 @@ class GitHubClient:
         if settings.github_token is not None:
             return settings.github_token.get_secret_value()
         assert settings.github_app_id is not None
-        installation = place.installation_id or self._installations.get(place.name)
-        if installation is None:
-            jwt = get_jwt(app_id=settings.github_app_id, private_key=self._private_key)
-            answer = await self._api.getitem("/repos/{owner}/{repo}/installation", place.variables, jwt=jwt)
-            installation = self._installations[place.name] = int(answer["id"])
+        installation = await self._installation(place)
         known = self._tokens.get(installation)
         if known is None or known.expires_at - TOKEN_MARGIN < utc_now():
             answer = await get_installation_access_token(
@@ -178,8 +181,25 @@ class GitHubClient:
                 private_key=self._private_key,
             )
             expires_at = datetime.fromisoformat(answer["expires_at"])
-            known = self._tokens[installation] = _Token(answer["token"], expires_at)
+            known = self._tokens[installation] = Token(answer["token"], expires_at)
         return known.value
+
+    async def _read_token(self, place: Place) -> Token:
+        wanted = {"repositories": [place.variables["repo"]], "permissions": {"contents": "read"}}
+        values = {"id": str(await self._installation(place))}
+        answer = await self._api.post("/app/installations/{id}/access_tokens", values, data=wanted, jwt=self._jwt())
+        return Token(answer["token"], datetime.fromisoformat(answer["expires_at"]))
+
+    async def _installation(self, place: Place) -> int:
+        known = place.installation_id or self._installations.get(place.name)
+        if known is None:
+            answer = await self._api.getitem("/repos/{owner}/{repo}/installation", place.variables, jwt=self._jwt())
+            known = self._installations[place.name] = int(answer["id"])
+        return known
+
+    def _jwt(self) -> str:
+        assert self.settings.github_app_id is not None
+        return get_jwt(app_id=self.settings.github_app_id, private_key=self._private_key)
 
     # ---- failures ----
 

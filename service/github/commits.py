@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.context import AppContext
+from service.github.access import fetch_access
 from service.models import Repository
 from service.outbox.runner import Refused, TryLater
 from service.repositories.refs import GitUnusable, RefStatus, RepositoryReader
@@ -68,13 +69,13 @@ def full_sha(context: AppContext, repository: Repository, name: str, head: str) 
 def _reader(context: AppContext, repository: Repository, head: str) -> RepositoryReader:
     path = local_path(repository.url)
     if path is None:
-        path = _fetched(context.settings.data_dir, repository, head)
+        path = _fetched(context, repository, head)
     return context.refs.reader(path)
 
 
-def _fetched(data_dir: Path, repository: Repository, head: str) -> Path:
-    mirror = Mirror(data_dir, repository.url)
+def _fetched(context: AppContext, repository: Repository, head: str) -> Path:
     try:
+        mirror = Mirror(context.settings.data_dir, repository.url, fetch_access(context.settings))
         mirror.fetch()
         mirror.resolve(head, "head")
     except JobError as error:

@@ -8,18 +8,21 @@ forgets a commit that was measured, even when a force push dropped it.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
+from service.worker.access import Access, anonymous, fetch_environment, without_credentials
 from service.worker.errors import JobError, Kind
 
 STAGE = "checkout"
@@ -96,10 +99,11 @@ def validate_ref(ref: str, argument: str = "ref") -> str:
 class Mirror:
     """A bare mirror of one repository (a URL or a local folder), with the worktrees made from it."""
 
-    def __init__(self, data_dir: Path, url: str) -> None:
+    def __init__(self, data_dir: Path, url: str, access: Access = anonymous) -> None:
         if not url or url.startswith("-") or not url.isprintable():
             raise JobError("checkout_failed", f"url: expected a repository, got {url!r}", stage=STAGE)
-        self.url = url
+        self.url = without_credentials(url)
+        self._credentials = functools.partial(fetch_environment, url, access)
         self.path = mirror_path(data_dir, url)
         self.worktrees = data_dir / "checkouts" / self.path.stem
         self._configuration = self.path.with_suffix(".gitconfig")
@@ -108,7 +112,7 @@ class Mirror:
         """Bring branches, tags and pull requests up to date; commits that lost their ref stay."""
         with self._locked():
             self._prepare()
-            self._git(*_FETCH, "--prune", "--", self.url, *_REFSPECS, transient=True)
+            self._fetch("--prune", "--", self.url, *_REFSPECS)
 
     def resolve(self, ref: str, argument: str = "ref") -> str:
         """Return the full SHA of a ref, fetching when the mirror does not know it."""
@@ -202,8 +206,19 @@ class Mirror:
     def _fetch_commit(self, sha: str) -> str | None:
         """Ask for a commit that no branch, tag or pull request holds; servers may refuse."""
         with self._locked():
-            self._git(*_FETCH, "--", self.url, f"+{sha}:refs/s2bench/{sha}", check=False)
+            self._fetch("--", self.url, f"+{sha}:refs/s2bench/{sha}", check=False)
         return self._find(sha)
+
+    def _fetch(self, *arguments: str, check: bool = True) -> None:
+        """Fetch, with credentials that this one process sees."""
+        run_git(
+            self.path,
+            *(*_FETCH, *arguments),
+            configuration=self._configuration,
+            credentials=self._credentials(),
+            check=check,
+            transient=True,
+        )
 
     def _prepare(self) -> None:
         local = self.url.removeprefix("file://")
@@ -257,10 +272,14 @@ def run_git(
     folder: Path,
     *arguments: str,
     configuration: Path | None = None,
+    credentials: Mapping[str, str] = MappingProxyType({}),
     check: bool = True,
     transient: bool = False,
 ) -> str:
-    """Run git without anyone's configuration but `configuration`, and return its output."""
+    """Run git without anyone's configuration but `configuration`, and return its output.
+
+    `credentials` are variables of its environment (`service.worker.access`).
+    """
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {
         "HOME": "/nonexistent",
         "LANG": "C.UTF-8",
@@ -271,6 +290,7 @@ def run_git(
         "GIT_LFS_SKIP_SMUDGE": "1",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_OPTIONAL_LOCKS": "0",
+        **credentials,
     }
     try:
         result = subprocess.run(

@@ -29,6 +29,7 @@ from service.logs import logger
 from service.models import Job, Measurement, State
 from service.stats.policy import JudgingPolicy
 from service.stats.sequential import CHANGES
+from service.worker.access import Access, anonymous
 from service.worker.build import BuildResult, build, build_key
 from service.worker.canary import Canaries
 from service.worker.checkout import Checkout, CommitInfo, Mirror
@@ -80,6 +81,7 @@ class Pipeline:
     stopping: threading.Event
     pace: Pace = field(default_factory=Pace)
     canaries: Canaries = field(default_factory=Canaries)
+    access: Access = anonymous
 
     def run_measurement(self, measurement_id: UUID, step: StepRunner) -> None:
         """Carry a measurement to its end, or as far as this worker gets."""
@@ -112,7 +114,7 @@ class MeasurementRun:
         self._id = assignment.measurement_id
         self._device = device
         self._canary = pipeline.canaries.of(device, pipeline.host)
-        self._mirror = Mirror(pipeline.host.data_dir, assignment.repository_url)
+        self._mirror = Mirror(pipeline.host.data_dir, assignment.repository_url, pipeline.access)
         self._checkouts: dict[str, Checkout] = {}
         self._builds: dict[str, BuildResult] = {}
         self._commits: dict[str, UUID] = {}

@@ -36,6 +36,7 @@ from service.calibration.scheduling import IdleRule, schedule_idle
 from service.db import Database
 from service.logs import configure, logger
 from service.models import TERMINAL, Device, Measurement, Worker, utc_now
+from service.worker.access import Access, anonymous
 from service.worker.devicepool import DevicePool
 from service.worker.devices import DeviceLock, MeasuringDevice, find_devices
 from service.worker.errors import JobError
@@ -55,7 +56,7 @@ KEPT_BY_ENGINE = timedelta(days=7)
 
 @dataclass(frozen=True)
 class SupervisorOptions:
-    """Intervals of a worker, its name (default: host and data directory) and where device locks lie."""
+    """Intervals of a worker, its name (default: host and data directory), where device locks lie, how it may fetch."""
 
     name: str | None = None
     lock_dir: Path | None = None
@@ -65,6 +66,7 @@ class SupervisorOptions:
     busy_retry_s: float = 2.0
     idle_check_s: float = 60.0
     pace: Pace = field(default_factory=Pace)
+    access: Access = anonymous
 
 
 def run_worker(
@@ -119,7 +121,7 @@ class Supervisor:
         records = Records(database, worker_id, self._stopping)
         self._remove_leftovers()
         pool = DevicePool(devices, self._stopping)
-        pipeline = Pipeline(records, host, pool, device_ids, self._stopping, self._options.pace)
+        pipeline = Pipeline(records, host, pool, device_ids, self._stopping, self._options.pace, self._options.access)
         try:
             with host.off_measuring_cpus():
                 self._serve(pipeline)
