@@ -3,8 +3,8 @@
 It serves one private repository to git as well. It keeps GitHub's rules as far as they are met here: an App's JWT is
 verified and buys an installation token, every other call needs one, or a person's token, which may not make check runs;
 check runs need a known commit, a conclusion exactly when completed, and texts within limits; lists come in pages with
-Link headers; ids are never given twice. Faults are planted one by one: a limit, an error, an answer that comes too late,
-one that gets lost after the work was done.
+Link headers; ids are never given twice. Faults are planted one by one: a limit, an error, an answer that comes too
+late, one that gets lost after the work was done.
 """
 
 from __future__ import annotations
