@@ -95,6 +95,7 @@ class CommitBrief(BaseModel):
     subject: str | None = None
     author: str | None = None
     committed_at: datetime | None = None
+    orphaned: bool = Field(default=False, description="Whether a force push or a deleted branch has dropped it")
 
 
 class FailureOut(BaseModel):

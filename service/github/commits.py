@@ -8,6 +8,7 @@ from service.context import AppContext
 from service.github.access import fetch_access
 from service.models import Repository
 from service.outbox.runner import Refused, TryLater
+from service.repositories.placing import place_commits
 from service.repositories.refs import GitUnusable, RefStatus, RepositoryReader
 from service.repositories.service import local_path
 from service.worker.checkout import Mirror
@@ -78,9 +79,13 @@ def _fetched(context: AppContext, repository: Repository, head: str) -> Path:
         mirror = Mirror(context.settings.data_dir, repository.url, fetch_access(context.settings))
         mirror.fetch()
         mirror.resolve(head, "head")
+        standing = mirror.standing(repository.default_branch)
     except JobError as error:
         kind = TryLater if error.kind is Kind.TRANSIENT else Refused
         raise kind(f"{repository.name}: {error.message}") from error
+    if standing is not None:
+        with context.database.transaction() as session:
+            place_commits(session, repository.id, standing)
     return mirror.path
 
 

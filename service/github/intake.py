@@ -26,6 +26,7 @@ from service.models import Job, PullRequest, Repository, utc_now
 from service.models.upsert import insert_missing
 from service.outbox.queries import Claimed
 from service.outbox.runner import Refused
+from service.repositories.placing import is_orphaned
 from service.repositories.queries import by_github
 
 MAY_COMMAND = frozenset({"admin", "maintain", "write"})
@@ -130,7 +131,9 @@ class Intake:
         self, repository: Repository, name: str, head: str, pull: PullRequest | None, job: Job | None, cause: str
     ) -> None:
         baseline = job.baseline_sha if job is not None else None
-        if baseline is None:
+        with self.context.database.reading() as session:
+            is_gone = baseline is not None and is_orphaned(session, repository.id, baseline)
+        if baseline is None or is_gone:
             branch = pull.base_ref if pull is not None else repository.default_branch
             baseline = merge_base(self.context, repository, head, branch)
         cases = job.cases if job is not None else self.context.settings.github_suites.get(name, "*")

@@ -215,4 +215,4 @@ def _first_of_each_key(tickets: Sequence[Ticket]) -> list[Ticket]:
 def _stored(ticket: Ticket, served: Sequence[str]) -> JobOut:
     assert ticket.repository is not None
     measurements = [(Measurement(**values), None, None) for values in ticket.measurements]
-    return job_out((Job(**ticket.job), ticket.repository.name, None), measurements, served, {})
+    return job_out((Job(**ticket.job), ticket.repository.name, None, None), measurements, served, {})

@@ -22,13 +22,13 @@ class JobFilter:
     commit: str | None = None
 
 
-JobRow = tuple[Job, str, str | None]  # the job, its repository's name, its commit's subject
+JobRow = tuple[Job, str, str | None, bool | None]  # the job, its repository's name, its commit's subject and `orphaned`
 MeasurementRow = tuple[Measurement, str | None, str | None]  # with its worker's and its device's name
 
 
-def _jobs() -> Select[Job, str, str | None]:
+def _jobs() -> Select[Job, str, str | None, bool | None]:
     return (
-        select(Job, Repository.name, Commit.subject)
+        select(Job, Repository.name, Commit.subject, Commit.orphaned)
         .join(Repository, Job.repository_id == Repository.id)
         .outerjoin(Commit, and_(Commit.repository_id == Job.repository_id, Commit.sha == Job.commit_sha))
     )

@@ -100,6 +100,7 @@ class JobBrief(BaseModel):
     commit: str | None = Field(description="Full SHA; null until the ref has been resolved")
     baseline: str | None = Field(description="Full SHA; null until it has been pinned")
     subject: str | None = Field(description="First line of the commit's message; null until a worker has seen it")
+    orphaned: bool = Field(description="Whether a force push or a deleted branch has dropped the commit")
     devices: list[str]
     cases: str
     reason: str | None

@@ -114,7 +114,7 @@ def _event(job: Job, kind: str, payload: dict[str, Any], measurement_id: UUID | 
 
 
 def _job_fields(row: queries.JobRow) -> dict[str, Any]:
-    job, repository, subject = row
+    job, repository, subject, orphaned = row
     return {
         "id": job.id,
         "repository": repository,
@@ -123,6 +123,7 @@ def _job_fields(row: queries.JobRow) -> dict[str, Any]:
         "commit": job.commit_sha,
         "baseline": job.baseline_sha,
         "subject": subject,
+        "orphaned": bool(orphaned),
         "devices": job.devices,
         "cases": job.cases,
         "reason": job.reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class SeriesOut(BaseModel):
@@ -41,6 +41,7 @@ class PointOut(BaseModel):
     subject: str | None
     author: str | None
     committed_at: datetime | None
+    orphaned: bool = Field(description="Whether a force push or a deleted branch has dropped the commit")
     measured_at: datetime
     value: float
     low: float

@@ -33,6 +33,8 @@ KEPT_WORKTREES = 16
 _FETCH = ("fetch", "--quiet", "--no-recurse-submodules", "--update-shallow", "--no-write-fetch-head")
 # A work tree registered as a repository may know its default branch only as that of its origin.
 _REFSPECS = tuple(f"+refs/{kind}/*:refs/{kind}/*" for kind in ("heads", "tags", "pull", "remotes/origin"))
+# Everything that a fetch brings up to date; what this service adds lies in refs/s2bench and refs/dropped.
+_LIVE = ("--branches", "--tags", "--glob=refs/pull/*", "--remotes=origin")
 # How this machine reaches remote repositories is the administrator's business, not the repository's.
 _PASSED_ON = ("PATH", "SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 _CONFIGURATION = """\
@@ -68,6 +70,19 @@ class CommitInfo:
     subject: str
     committed_at: datetime
     first_parent_position: int | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What refs held right after a fetch: `line` is the first-parent line of the default branch, its root first.
+
+    `dropped` were held by a ref at an earlier fetch, and are by none now.
+    """
+
+    line: tuple[str, ...]
+    reachable: frozenset[str]
+    dropped: frozenset[str]
+    fetched_at: datetime
 
 
 @dataclass(frozen=True)
@@ -107,12 +122,16 @@ class Mirror:
         self.path = mirror_path(data_dir, url)
         self.worktrees = data_dir / "checkouts" / self.path.stem
         self._configuration = self.path.with_suffix(".gitconfig")
+        self._fetched_at: datetime | None = None
 
     def fetch(self) -> None:
         """Bring branches, tags and pull requests up to date; commits that lost their ref stay."""
         with self._locked():
             self._prepare()
+            before = self._tips()
             self._fetch("--prune", "--", self.url, *_REFSPECS)
+            self._keep_dropped(before - self._tips())
+        self._fetched_at = datetime.now(UTC)
 
     def resolve(self, ref: str, argument: str = "ref") -> str:
         """Return the full SHA of a ref, fetching when the mirror does not know it."""
@@ -155,6 +174,16 @@ class Mirror:
             return None
         line = self._git("rev-list", "--first-parent", branch).split()
         return len(line) - line.index(sha) if sha in line else None
+
+    def standing(self, default_branch: str) -> Standing | None:
+        """Return which commits refs hold and held; None unless this object has fetched: it would be old news."""
+        if self._fetched_at is None:
+            return None
+        branch = self._head_of(default_branch)
+        line = self._git("rev-list", "--first-parent", "--reverse", branch).split() if branch is not None else []
+        reachable = self._git("rev-list", *_LIVE).split()
+        dropped = self._git("rev-list", "--glob=refs/dropped/*", "--not", *_LIVE).split()
+        return Standing(tuple(line), frozenset(reachable), frozenset(dropped), self._fetched_at)
 
     def check_out(self, sha: str) -> Checkout:
         """Return a worktree of the commit that equals its tree, made anew if the one on disk does not."""
@@ -219,6 +248,19 @@ class Mirror:
             check=check,
             transient=True,
         )
+
+    def _tips(self) -> set[str]:
+        """Return the commits that branches, tags and pull requests name."""
+        kinds = ("refs/heads", "refs/tags", "refs/pull", "refs/remotes/origin")
+        lines = self._git("for-each-ref", "--format=%(objectname) %(*objectname)", *kinds).splitlines()
+        return {line.split()[-1] for line in lines}
+
+    def _keep_dropped(self, moved: set[str]) -> None:
+        """Keep what refs were moved away from and do not hold any more: a ref of ours names it from now on."""
+        if not moved:
+            return
+        for sha in moved.intersection(self._git("rev-list", *sorted(moved), "--not", *_LIVE).split()):
+            self._git("update-ref", f"refs/dropped/{sha}", sha)
 
     def _prepare(self) -> None:
         local = self.url.removeprefix("file://")

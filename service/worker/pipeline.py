@@ -200,11 +200,17 @@ class MeasurementRun:
             baseline = self._mirror.resolve(asked.baseline, "baseline")
         infos = [self._describe(sha) for sha in (candidate, baseline) if sha is not None]
         ids = self._records.save_commits(self._id, asked.repository_id, infos[0], infos[1] if len(infos) > 1 else None)
+        standing = self._mirror.standing(asked.default_branch)
+        if standing is not None:
+            self._records.place_commits(self._id, asked.repository_id, standing)
         checkouts = {CANDIDATE: self._mirror.check_out(candidate)}
         self._commits = {CANDIDATE: ids[0]}
         if baseline is None:
             error = JobError("no_parent", f"{candidate[:10]} has no parent to compare with", stage="checkout")
             self._give_up_baseline(error)
+        elif self._records.is_orphaned(asked.repository_id, baseline):
+            message = f"no branch, tag or pull request holds {baseline[:10]} any more"
+            self._give_up_baseline(JobError("orphaned", message, stage="checkout"))
         elif ids[1] is not None:
             self._commits[BASELINE] = ids[1]
             self._try_baseline(lambda: self._check_out_into(checkouts, BASELINE, baseline))

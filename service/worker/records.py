@@ -25,7 +25,8 @@ from service.jobs.states import combined
 from service.logs import logger
 from service.models import TERMINAL, Device, Job, JobEvent, Measurement, Repository, State, utc_now
 from service.outbox.service import job_changed
-from service.worker.checkout import CommitInfo
+from service.repositories.placing import is_orphaned, place_commits
+from service.worker.checkout import CommitInfo, Standing
 from service.worker.errors import JobError
 from service.worker.storing import save_commit
 
@@ -232,6 +233,20 @@ class Records:
             if not _is_connection_trouble(error):
                 raise
             return None
+
+    def place_commits(self, measurement_id: UUID, repository_id: UUID, standing: Standing) -> None:
+        """Bring the places of commits in line with the refs that were fetched."""
+
+        def work(session: Session, job: Job, measurement: Measurement) -> None:
+            for commit in place_commits(session, repository_id, standing):
+                text = f"no branch, tag or pull request holds {commit.sha[:10]} any more"
+                _event(session, job, "log", {"text": text}, measurement)
+
+        self.write(measurement_id, work)
+
+    def is_orphaned(self, repository_id: UUID, sha: str) -> bool:
+        """Say whether a commit is known as one that no ref holds any more."""
+        return self.run(lambda session: is_orphaned(session, repository_id, sha))
 
     def save_commits(
         self, measurement_id: UUID, repository_id: UUID, candidate: CommitInfo, baseline: CommitInfo | None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpx2
 from github_fake import REPOSITORY
 from github_fixtures import Loop
 from worker_fixtures import BACKWARD_SELF, FORWARD_DOWN, FORWARD_SELF, FakeRepository, RunningWorker, wait_until
 
-from service.models import TERMINAL, Alert, AlertEvent, Repository
+from service.models import TERMINAL, Alert, AlertEvent, Commit, Repository
 
 HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:1) @everyone #1 | `" + "long " * 2000
 
@@ -108,3 +109,45 @@ def test_a_force_push_that_mends_it_closes_the_alert(loop: Loop, tmp_path: Path)
     (comment,) = loop.fake.comments.values()
     assert good[:10] in comment["body"]
     assert slow[:10] not in comment["body"]
+
+
+def test_a_force_push_orphans_what_it_drops(loop: Loop, tmp_path: Path) -> None:
+    """On the default branch: kept, marked, shown so, without a place, and no baseline any more."""
+    work = registered(loop, tmp_path)
+    root, base = work.git("rev-parse", "HEAD~1"), work.git("rev-parse", "HEAD")
+    dropped = work.commit("dropped")
+    work.git("push", "--quiet", "origin", "main")
+    loop.send("push", loop.fake.push_event(dropped))
+
+    def known(sha: str) -> Commit:
+        (commit,) = loop.rows(Commit, Commit.sha == sha)
+        return commit
+
+    with RunningWorker(loop.context.database, tmp_path):
+        loop.work()
+        wait_until(lambda: all_ended(loop), 120, "the end of the first job")
+        assert (known(dropped).orphaned, known(dropped).first_parent_position) == (False, 3)
+        work.git("reset", "--quiet", "--hard", root)
+        mended = work.commit("mended")
+        work.git("push", "--quiet", "--force", "origin", "main")
+        loop.send("push", loop.fake.push_event(mended, forced=True))
+        loop.work()
+        wait_until(lambda: all_ended(loop), 120, "the end of the second job")
+        assert (known(dropped).orphaned, known(dropped).first_parent_position) == (True, None)
+        assert (known(mended).orphaned, known(mended).first_parent_position) == (False, 2)
+
+        body = {"repository": "kernels", "commit": mended, "baseline": dropped, "max_pairs": 2}
+        answer = httpx2.post(f"{loop.server}/api/v1/jobs", json=body)
+        assert answer.status_code == 202, answer.text
+        wait_until(lambda: all_ended(loop), 120, "the end of the third job")
+    found = httpx2.get(f"{loop.server}/api/v1/jobs/{answer.json()['id']}/verdicts").json()["rows"]
+    assert {(row["verdict"], row["reasons"][0]["code"]) for row in found} == {("not_comparable", "baseline_orphaned")}
+    (first,) = [job for job in loop.jobs() if job.commit_sha == dropped]
+    shown = httpx2.get(f"{loop.server}/api/v1/jobs/{first.id}").json()
+    assert (shown["orphaned"], shown["state"]) == (True, "done")
+    query = {"repository": "kernels", "base": mended, "head": dropped}
+    compared = httpx2.get(f"{loop.server}/api/v1/compare", params=query).json()
+    assert (compared["base"]["orphaned"], compared["head"]["orphaned"]) == (False, True)
+    series = httpx2.get(f"{loop.server}/api/v1/series").json()["items"][0]
+    points = httpx2.get(f"{loop.server}/api/v1/series/{series['id']}/points").json()["points"]
+    assert {point["commit"] for point in points if point["orphaned"]} == {base, dropped}

@@ -1,7 +1,7 @@
 // Compare: verdicts of two commits that were measured against each other; the question is in the address.
 
 import { apiUrl, get } from "./api.js";
-import { byId, element, empty, failure, loading, show, svg } from "./dom.js";
+import { byId, element, empty, failure, loading, orphanedNote, show, svg } from "./dom.js";
 import { csvLink, jsonLink } from "./download.js";
 import { forestCard, forestPlot } from "./forest.js";
 import { day, shortSha } from "./format.js";
@@ -105,6 +105,7 @@ function commitCard(label, commit) {
         .filter(Boolean)
         .map((text) => ` · ${text}`)
         .join(""),
+      commit.orphaned ? orphanedNote() : null,
     ),
   );
 }

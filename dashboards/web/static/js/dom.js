@@ -117,3 +117,6 @@ function fill(node, properties, children) {
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
 }
+
+/** Said beside a commit that a force push or a deleted branch has dropped. */
+export const orphanedNote = () => element("span", { class: "small muted", text: " · no longer on any branch" });

@@ -1,7 +1,7 @@
 // One job, live: its steps, pairs, log and verdicts, kept up to date by server-sent events.
 
 import { apiUrl, followJob, get, post } from "./api.js";
-import { byId, element, failure, loading, show, toast } from "./dom.js";
+import { byId, element, failure, loading, orphanedNote, show, toast } from "./dom.js";
 import { jsonLink } from "./download.js";
 import { ago, duration, secondsBetween, shortSha, stamp } from "./format.js";
 import { jobTitle } from "./job_line.js";
@@ -148,7 +148,7 @@ function renderFacts() {
     sha && !sha.startsWith(asked) ? element("span", { class: "muted", text: ` ${asked}` }) : null,
   ];
   const facts = [
-    ["Commit", commit(job.commit, job.requested_commit)],
+    ["Commit", [...commit(job.commit, job.requested_commit), job.orphaned ? orphanedNote() : null]],
     ["Baseline", commit(job.baseline, job.requested_baseline)],
     ["Repository", [job.repository]],
     ["Cases", [element("span", { class: "mono", text: job.cases })]],

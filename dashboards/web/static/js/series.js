@@ -2,7 +2,7 @@
 
 import { apiUrl, get } from "./api.js";
 import { changesTable, holds } from "./changes.js";
-import { byId, choices, element, empty, failure, loading, show } from "./dom.js";
+import { byId, choices, element, empty, failure, loading, orphanedNote, show } from "./dom.js";
 import { csvLink, jsonLink } from "./download.js";
 import { ago, day, number, percent, plural, quantity, shortSha, stamp } from "./format.js";
 import { draw, onRange } from "./plot.js";
@@ -124,6 +124,7 @@ function renderTools() {
     "commit",
     "subject",
     "committed_at",
+    "orphaned",
     "measured_at",
     "value",
     "low",
@@ -314,6 +315,7 @@ function commitCell(point) {
     "div",
     { class: "commit-wide" },
     element("span", { class: "mono", text: shortSha(point.commit) }),
+    point.orphaned ? orphanedNote() : null,
     element("div", { class: "sub", text: point.subject ?? "" }),
   );
 }

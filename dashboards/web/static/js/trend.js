@@ -53,6 +53,7 @@ export function pointCard(point, series, environment) {
     ["evidence", `${plural(point.processes, "process", "processes")}, ${STATUS[point.status] ?? point.status}`],
     ["measured as", point.arm === "A" ? "baseline" : "candidate"],
   ];
+  if (point.orphaned) facts.push(["on a branch", "no longer"]);
   if (point.author) facts.splice(2, 0, ["author", point.author]);
   if (point.verdict)
     facts.push(["verdict", `${words(point.verdict)} ${point.effect === null ? "" : percent(point.effect)}`]);

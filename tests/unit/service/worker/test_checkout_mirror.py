@@ -246,3 +246,52 @@ def test_revisions_of_a_local_repository(repository: FakeRepository) -> None:
     for rev in ("HEAD~9", "--help", "nothing"):
         with pytest.raises(JobError, match="baseline: "):
             resolve_in(repository.path, rev, "baseline")
+
+
+# ---- what a force push drops ----
+
+
+def test_what_a_force_push_drops_is_told_apart_from_what_moved_on(mirror: Mirror, repository: FakeRepository) -> None:
+    first = repository.commit("first")
+    repository.git("switch", "--quiet", "--create", "topic")
+    kept = repository.commit("on a topic that is merged later")
+    repository.git("switch", "--quiet", "main")
+    dropped = [repository.commit("one"), repository.commit("two")]
+    assert mirror.standing("main") is None
+    mirror.fetch()
+    repository.git("reset", "--quiet", "--hard", first)
+    mended = repository.commit("mended")
+    repository.git("branch", "--delete", "--force", "topic")
+    repository.git("tag", "--annotate", "--message", "kept", "v1", kept)
+    mirror.fetch()
+    found = mirror.standing("main")
+    assert found is not None
+    assert found.line == (first, mended)
+    assert found.dropped == set(dropped)
+    assert found.reachable == {first, mended, kept}
+    again = Mirror(mirror.path.parents[1], mirror.url)
+    assert again.resolve(dropped[1]) == dropped[1], "what was dropped is kept"
+    again.fetch()
+    later = again.standing("main")
+    assert later is not None
+    assert later.dropped == set(dropped), "and still known as dropped by whoever fetches next"
+
+
+def test_what_comes_back_is_not_dropped(mirror: Mirror, repository: FakeRepository) -> None:
+    first = repository.commit("first")
+    second = repository.commit("second")
+    mirror.fetch()
+    repository.git("reset", "--quiet", "--hard", first)
+    mirror.fetch()
+    repository.git("reset", "--quiet", "--hard", second)
+    mirror.fetch()
+    found = mirror.standing("main")
+    assert found is not None
+    assert (found.dropped, found.line) == (set(), (first, second))
+
+
+def test_many_pushes_leave_nothing_behind(mirror: Mirror, repository: FakeRepository) -> None:
+    for number in range(4):
+        repository.commit(str(number))
+        mirror.fetch()
+    assert not (mirror.path / "refs" / "dropped").exists()
