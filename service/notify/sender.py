@@ -21,17 +21,19 @@ from urllib.parse import unquote, urlsplit
 SENT, NOT_SENT, NO_TARGET, PRIVATE = 0, 1, 2, 3
 SIGNED = ("signed+https", "signed+http")
 TIMEOUT_S = 20.0
+# A datagram needs no connection; without an address it goes where its socket was connected to.
+_REACHES_OUT = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 
 
 class _PrivateAddresses:
-    """Refuses every connection that does not lead to a public address."""
+    """Refuses every connection and datagram that does not lead to a public address."""
 
     def __init__(self) -> None:
         self.refused = False
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.connect" and not is_public(arguments[1]):
+        if event in _REACHES_OUT and arguments[1] is not None and not is_public(arguments[1]):
             self.refused = True
             raise PermissionError("this address is in a private network")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -76,6 +77,20 @@ def test_nothing_private_is_reached_by_address_or_by_name(receiver: Any, kind: s
     secret = "secret@" if kind.startswith("signed") else ""
     assert send(f"{kind}://{secret}{host}:{place.rpartition(':')[2]}/hook", allow_private=False) == PRIVATE
     assert received == []
+
+
+def test_a_datagram_does_not_leave_for_a_private_network() -> None:
+    """A syslog server is sent to without a connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(5)
+        url = f"rsyslog://127.0.0.1:{server.getsockname()[1]}"
+        assert send(url, allow_private=True) == SENT
+        assert b"a body" in server.recv(4096)
+        server.settimeout(0.2)
+        assert send(url, allow_private=False) == PRIVATE
+        with pytest.raises(TimeoutError):
+            server.recv(4096)
 
 
 @pytest.mark.parametrize(
