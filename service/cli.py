@@ -236,7 +236,7 @@ def report(
     token: TokenOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the table of a pull request as Markdown for two commits that were measured against each other."""
+    """Print the table of a pull request as Markdown for two commits that were measured, best against each other."""
     from service.embedded import repository_root
 
     root = repository_root(Path.cwd())
@@ -246,10 +246,14 @@ def report(
         repository, base, head = root.name, local_sha(root, base), local_sha(root, head)
     with connection(server, token) as client:
         found = client.request("GET", "/compare", params={"repository": repository, "base": base, "head": head})
-    if not found["rows"]:
-        stop(f"{head[:12]} was never measured against {base[:12]}: submit it with --baseline", Exit.INCONCLUSIVE)
-    print_json(found) if as_json else print(markdown_report(found["rows"]), end="")
-    raise typer.Exit(exit_code(found["rows"]))
+    rows = found["rows"] + found["apart"]
+    never = f"{head[:12]} was never measured against {base[:12]}"
+    if not rows:
+        stop(f"{never}, and no case was measured at both: submit it with --baseline", Exit.INCONCLUSIVE)
+    if found["apart"]:
+        print(f"{never}, or not with every case: submit it with --baseline", file=sys.stderr)
+    print_json(found) if as_json else print(markdown_report(rows), end="")
+    raise typer.Exit(exit_code(rows))
 
 
 # ---- without a server ------------------------------------------------------------------------------------------------

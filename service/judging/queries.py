@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Select, and_, func, select
 from sqlalchemy.orm import Session
 
-from service.models import Case, Commit, Job, Measurement, Repository, Series, Verdict
+from service.models import Case, Commit, Job, Measurement, Point, Repository, Series, Verdict
 
 TIME = "time"
 
@@ -98,3 +98,16 @@ def comparison(session: Session, repository_id: UUID, base: str, head: str) -> S
         .order_by(Measurement.device_class, Case.name, Case.version)
     )
     return session.execute(query).all()
+
+
+def newest_points(session: Session, repository_id: UUID, sha: str) -> dict[UUID, tuple[Point, Series, Case]]:
+    """Return a commit's newest well measured time of each series."""
+    query = (
+        select(Point, Series, Case)
+        .join(Series, Point.series_id == Series.id)
+        .join(Case, Series.case_id == Case.id)
+        .join(Commit, Point.commit_id == Commit.id)
+        .where(Commit.repository_id == repository_id, Commit.sha == sha, Series.metric == TIME, Point.status == "ok")
+        .order_by(Series.device_class, Case.name, Series.id, Point.id)
+    )
+    return {series.id: (point, series, case) for point, series, case in session.execute(query)}

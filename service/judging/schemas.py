@@ -80,7 +80,8 @@ class VerdictList(BaseModel):
 class ComparisonOut(BaseModel):
     """Verdicts of the newest measurements of `head` against `base`, one row per case and device class.
 
-    `rows` is empty when the two were never measured against each other: values of different hours are not compared.
+    `apart` has the cases that were measured at both commits, but never against each other: their two values, and no
+    effect, because values of different hours are not compared.
     """
 
     repository: str
@@ -88,3 +89,4 @@ class ComparisonOut(BaseModel):
     head: CommitBrief
     job_ids: list[UUID]
     rows: list[LinkedVerdictRow]
+    apart: list[VerdictRow]

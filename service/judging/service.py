@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,15 @@ from service.context import AppContext
 from service.fields import CommitBrief
 from service.jobs.service import unknown_job
 from service.judging import queries
-from service.judging.schemas import ComparisonOut, JobVerdicts, LinkedVerdictRow, VerdictList, VerdictOut
+from service.judging.schemas import (
+    ComparisonOut,
+    JobVerdicts,
+    LinkedVerdictRow,
+    Reason,
+    VerdictList,
+    VerdictOut,
+    VerdictRow,
+)
 from service.models import Job, State
 from service.paging import encode_cursor
 from service.repositories.queries import commits
@@ -43,6 +52,8 @@ def compare(context: AppContext, session: Session, repository_name: str, base: s
     seen = commits(session, repository.id, (base_sha, head_sha))
     found = queries.comparison(session, repository.id, base_sha, head_sha)
 
+    judged = {(parts[1].id, parts[2]) for parts in found}
+
     def brief(sha: str) -> CommitBrief:
         return CommitBrief.model_validate(seen[sha]) if sha in seen else CommitBrief(sha=sha)
 
@@ -52,7 +63,41 @@ def compare(context: AppContext, session: Session, repository_name: str, base: s
         head=brief(head_sha),
         job_ids=sorted({parts[3].id for parts in found}, reverse=True),
         rows=[LinkedVerdictRow(**_row_fields(parts)) for parts in found],
+        apart=[row for key, row in _apart(session, repository.id, base_sha, head_sha) if key not in judged],
     )
+
+
+def _apart(
+    session: Session, repository_id: UUID, base: str, head: str
+) -> Iterator[tuple[tuple[UUID, str], VerdictRow]]:
+    """Yield what was measured at both commits, by case and device class; it says nothing of a change."""
+    before = queries.newest_points(session, repository_id, base)
+    detail = "each was measured, but never against the other: submit the one with the other as its baseline"
+    for series_id, (point, series, case) in queries.newest_points(session, repository_id, head).items():
+        if series_id not in before:
+            continue
+        yield (
+            (case.id, series.device_class),
+            VerdictRow(
+                case=case.name,
+                case_version=case.version,
+                group=case.group,
+                device_class=series.device_class,
+                gpu_uuid=point.gpu_uuid,
+                unit=series.unit,
+                before=before[series_id][0].value,
+                after=point.value,
+                effect=None,
+                interval_low=None,
+                interval_high=None,
+                verdict="not_comparable",
+                reasons=[Reason(code="measured_apart", detail=detail)],
+                pairs_used=0,
+                pairs_rejected=0,
+                minimum_detectable_effect=None,
+                numerics=None,
+            ),
+        )
 
 
 def _verdict_out(parts: queries.VerdictParts) -> VerdictOut:

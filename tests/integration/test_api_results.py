@@ -278,7 +278,18 @@ def test_comparing_two_commits(client: TestClient, history: Any) -> None:
     assert found["head"]["subject"] == "subject 2 <b>"
     assert found["job_ids"] == [str(history.job.id)]
     assert [row["verdict"] for row in found["rows"]] == ["regressed", "regressed"]
-    assert compare(history.commits[0].sha, "main").json()["rows"] == []  # never measured against each other
+    assert found["apart"] == []
+    never = compare(history.commits[0].sha, "main").json()  # never measured against each other
+    assert never["rows"] == []
+    (apart,) = never["apart"]
+    assert (apart["case"], apart["verdict"], apart["reasons"][0]["code"]) == (
+        "cpu/forward/self",
+        "not_comparable",
+        "measured_apart",
+    )
+    assert apart["before"] > 0
+    assert apart["after"] > 0
+    assert (apart["effect"], apart["interval_low"], apart["minimum_detectable_effect"]) == (None, None, None)
     assert compare("nowhere", "main").status_code == 404
     assert compare("-x", "main").status_code == 422
     assert compare("blob", "main").json()["code"] == "not_a_commit"

@@ -215,9 +215,16 @@ def test_report_of_two_measured_commits(command_line):
     assert re.search(r"\| cpu/forward/self \| .* \| regressed \|", outcome.out)
     rows = command_line("report", "same", "slower", "--repository", name, "--json").json()["rows"]
     assert {row["verdict"] for row in rows} >= {"regressed"}
-    never = command_line("report", "slower", "base")
+    never = command_line("report", "slower", "broken")
     assert never.code == 4
     assert "was never measured against" in never.err
+    command_line("submit", "same", "--repository", name, "--wait", "--device", "cpu")
+    apart = command_line("report", "base", "slower")
+    assert apart.code == 4, apart.err
+    assert re.search(
+        r"\| cpu/forward/self \| [\d.]+ ms \| [\d.]+ ms \| – \| – \| not_comparable \(measured_apart\) \|", apart.out
+    )
+    assert "was never measured against" in apart.err
 
 
 def test_alerts_on_the_command_line(command_line):
