@@ -71,6 +71,8 @@ def _line(alert: dict[str, Any]) -> str:
 
 def _show(alert: dict[str, Any]) -> None:
     print(_line(alert))
+    if alert["head_url"]:
+        print(f"  {alert['base_url']}\n  {alert['head_url']}")
     if alert["reason"]:
         print(f"  {alert['reason']}")
     for case in alert["cases"]:

@@ -39,8 +39,9 @@ from service.worker.records import end_in_transaction, lock
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeGitHub]:
-    with fake_github() as running:
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeGitHub]:
+    """A fake of github.com, or of an Enterprise server where a test asks for its path."""
+    with fake_github(getattr(request, "param", "")) as running:
         yield running
 
 

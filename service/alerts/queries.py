@@ -35,15 +35,15 @@ class AlertFilter:
     pull_request: int | None = None
 
 
-AlertRow = tuple[Alert, str]
+AlertRow = tuple[Alert, str, str | None]  # with the name of its repository here and on GitHub
 
 
-def _alerts() -> Select[Alert, str]:
-    return select(Alert, Repository.name).join(Repository, Alert.repository_id == Repository.id)
+def _alerts() -> Select[Alert, str, str | None]:
+    return select(Alert, Repository.name, Repository.github).join(Repository, Alert.repository_id == Repository.id)
 
 
 def alert(session: Session, alert_id: UUID) -> AlertRow | None:
-    """Return an alert with its repository's name."""
+    """Return an alert with its repository's names."""
     return session.execute(_alerts().where(Alert.id == alert_id)).one_or_none()
 
 

@@ -37,14 +37,15 @@ def list_alerts(query: Annotated[AlertQuery, Query()], context: Context, _reader
     """List alerts, newest first."""
     wanted = AlertFilter(query.repository, query.state, query.pull_request)
     with context.database.reading() as session:
-        return service.list_alerts(session, wanted, decode_id_cursor(query.cursor), query.limit)
+        before = decode_id_cursor(query.cursor)
+        return service.list_alerts(session, wanted, before, query.limit, github_url=context.settings.github_url)
 
 
 @router.get("/{alert_id}")
 def get_alert(alert_id: UUID, context: Context, _reader: Reader) -> AlertOut:
     """Return an alert with its cases and its history."""
     with context.database.reading() as session:
-        return service.get_alert(session, alert_id)
+        return service.get_alert(session, alert_id, github_url=context.settings.github_url)
 
 
 @router.patch("/{alert_id}")
@@ -53,4 +54,4 @@ def change_alert(alert_id: UUID, wanted: AlertChange, context: Context, triager:
     with context.database.transaction() as session:
         service.change(session, alert_id, wanted, triager.name)
     with context.database.reading() as session:
-        return service.get_alert(session, alert_id)
+        return service.get_alert(session, alert_id, github_url=context.settings.github_url)

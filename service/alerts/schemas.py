@@ -43,6 +43,8 @@ class AlertBrief(BaseModel):
     pull_request: int | None
     base: str
     head: str
+    base_url: str | None = Field(description="The commit on GitHub; null for a repository that is not there")
+    head_url: str | None
     state: AlertState
     reason: str | None
     assignee: str | None

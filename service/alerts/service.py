@@ -20,17 +20,19 @@ from service.paging import encode_cursor
 NEED_REASON = frozenset({AlertState.ACKNOWLEDGED, AlertState.EXPECTED, AlertState.INVALID})
 
 
-def list_alerts(session: Session, wanted: queries.AlertFilter, before: UUID | None, limit: int) -> AlertList:
-    """Return a page of alerts, newest first."""
+def list_alerts(
+    session: Session, wanted: queries.AlertFilter, before: UUID | None, limit: int, *, github_url: str
+) -> AlertList:
+    """Return a page of alerts, newest first; commits are linked to where people read them."""
     found = queries.page(session, wanted, before, limit + 1)
     rows = found[:limit]
-    cases = _cases(session, [alert.id for alert, _ in rows])
-    items = [AlertBrief(**_fields(row, cases)) for row in rows]
+    cases = _cases(session, [alert.id for alert, *_ in rows])
+    items = [AlertBrief(**_fields(row, cases, github_url)) for row in rows]
     return AlertList(items=items, next_cursor=encode_cursor(str(items[-1].id)) if len(found) > limit else None)
 
 
-def get_alert(session: Session, alert_id: UUID) -> AlertOut:
-    """Return an alert with its history."""
+def get_alert(session: Session, alert_id: UUID, *, github_url: str) -> AlertOut:
+    """Return an alert with its history; commits are linked to where people read them."""
     row = queries.alert(session, alert_id)
     if row is None:
         raise unknown_alert(alert_id)
@@ -40,7 +42,7 @@ def get_alert(session: Session, alert_id: UUID) -> AlertOut:
         )
         for event in queries.events(session, alert_id)
     ]
-    return AlertOut(**_fields(row, _cases(session, [alert_id])), events=events)
+    return AlertOut(**_fields(row, _cases(session, [alert_id]), github_url), events=events)
 
 
 def change(session: Session, alert_id: UUID, wanted: AlertChange, actor: str) -> None:
@@ -95,8 +97,9 @@ def _cases(session: Session, alert_ids: Collection[UUID]) -> dict[UUID, list[Ale
     return found
 
 
-def _fields(row: queries.AlertRow, cases: dict[UUID, list[AlertCaseOut]]) -> dict[str, Any]:
-    alert, repository = row
+def _fields(row: queries.AlertRow, cases: dict[UUID, list[AlertCaseOut]], github_url: str) -> dict[str, Any]:
+    alert, repository, github = row
+    commits = f"{github_url}/{github}/commit" if github else None
     return {
         "id": alert.id,
         "repository": repository,
@@ -105,6 +108,8 @@ def _fields(row: queries.AlertRow, cases: dict[UUID, list[AlertCaseOut]]) -> dic
         "pull_request": alert.pull_request,
         "base": alert.base_sha,
         "head": alert.head_sha,
+        "base_url": commits and f"{commits}/{alert.base_sha}",
+        "head_url": commits and f"{commits}/{alert.head_sha}",
         "state": AlertState(alert.state),
         "reason": alert.reason,
         "assignee": alert.assignee,

@@ -21,6 +21,7 @@ from service.models.upsert import insert_missing
 from service.notify.sender import NO_TARGET, PRIVATE, SENT
 from service.outbox.queries import Claimed
 from service.outbox.runner import Refused, TryLater
+from service.settings import Settings
 
 SEND_TIMEOUT_S = 60.0
 SHOWN_CASES = 10
@@ -50,7 +51,7 @@ class Notices:
         if claimed.target not in targets:
             return  # the administrator has taken it away
         with self.context.database.reading() as session:
-            notice = notice_of(session, claimed.subject_id, self.context.settings.public_url)
+            notice = notice_of(session, claimed.subject_id, self.context.settings)
         if notice is not None:
             self._send(claimed.target, notice | {"url": targets[claimed.target].get_secret_value()})
 
@@ -78,12 +79,12 @@ class Notices:
             raise TryLater(f"target {name}: it did not take the notice")
 
 
-def notice_of(session: Session, event_id: UUID, server: str) -> dict[str, Any] | None:
+def notice_of(session: Session, event_id: UUID, settings: Settings) -> dict[str, Any] | None:
     """Return title, body and JSON payload of what happened to an alert; None when it is gone."""
     event = session.get(AlertEvent, event_id)
     if event is None:
         return None
-    alert = get_alert(session, event.alert_id)
+    alert = get_alert(session, event.alert_id, github_url=settings.github_url)
     change = f"pull request {alert.pull_request}" if alert.pull_request else alert.head[:10]
     what = "slower" if alert.kind == "speed" else "wrong numbers"
     lines = [
@@ -93,7 +94,7 @@ def notice_of(session: Session, event_id: UUID, server: str) -> dict[str, Any] |
     ]
     if len(alert.cases) > SHOWN_CASES:
         lines.append(f"and {len(alert.cases) - SHOWN_CASES} more")
-    url = f"{server}/alerts/{alert.id}"
+    url = f"{settings.public_url}/alerts/{alert.id}"
     title = f"{event.kind}: {_plain(alert.group)} {what} in {_plain(alert.repository)}, {change}"
     payload = {"event": event.kind, "url": url, "alert": alert.model_dump(mode="json", exclude={"events"})}
     return {"title": title, "body": "\n".join([*lines, url]), "payload": payload}

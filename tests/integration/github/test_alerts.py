@@ -196,6 +196,9 @@ def test_the_api(loop: Loop, pull_job: Any) -> None:
     older = httpx2.get(f"{loop.server}/api/v1/alerts", params={"cursor": found["next_cursor"]}).json()
     assert len(older["items"]) == 1
     assert older["next_cursor"] is None
+    where = loop.context.settings.github_url
+    assert newest["base_url"] == f"{where}/octo/kernels/commit/{sha(0)}"
+    assert newest["head_url"] == f"{where}/octo/kernels/commit/{sha(1)}"
     answer = change(loop, newest["id"], state="acknowledged", reason="known <b>", assignee="ada")
     assert answer.status_code == 200
     body = answer.json()

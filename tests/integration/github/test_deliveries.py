@@ -306,6 +306,21 @@ def test_two_thousand_regressed_cases_fit(loop: Loop, job: Job, head: str) -> No
     assert len(loop.rows(Alert)) == 1
 
 
+@pytest.mark.parametrize("fake", ["/api/v3"], indirect=True)
+def test_an_enterprise_server_works_the_same(loop: Loop, job: Job, head: str) -> None:
+    loop.judge(job, BAD)
+    loop.work()
+    assert result(loop, head) == ("failure", 1, 1)
+    (comment,) = loop.fake.comments.values()
+    server = loop.fake.url.removesuffix("/api/v3")
+    assert f"({server}/octo/kernels/commit/{head})" in comment["body"]
+    loop.send("issue_comment", loop.fake.comment_event(7, "/s2bench ack known"))
+    loop.work()
+    assert loop.fake.check("s2bench", head)["conclusion"] == "neutral"
+    assert loop.poll() == 1
+    assert all(path.startswith("/api/v3/") for _, path, _ in loop.fake.requests)
+
+
 # ---- credentials ----
 
 

@@ -99,6 +99,8 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
 
 def test_links(tmp_path: Path) -> None:
     assert Settings(data_dir=tmp_path).github_url == "https://github.com"
+    resident = Settings(data_dir=tmp_path, github_api_url="https://api.octo.ghe.com")
+    assert resident.github_url == "https://octo.ghe.com"
     enterprise = Settings(
         data_dir=tmp_path, github_api_url="https://git.example/api/v3/", public_url="https://b.example/"
     )

@@ -32,9 +32,22 @@ function facts(alert) {
     {},
     element("span", { text: `${alert.repository}, ${where}: ` }),
     changeLink(alert),
+    ...commitLinks(alert),
     alert.reason ? element("span", { text: ` · ${alert.reason}` }) : null,
     alert.assignee ? element("span", { text: ` · ${alert.assignee} looks after it` }) : null,
   );
+}
+
+/** Where people read the two commits, when the repository is on GitHub. */
+function commitLinks(alert) {
+  const links = [
+    ["before", alert.base_url],
+    ["after", alert.head_url],
+  ].filter(([, url]) => url?.startsWith("http"));
+  return links.flatMap(([text, href]) => [
+    element("span", { text: " · " }),
+    element("a", { href, rel: "noreferrer", text: `commit ${text}` }),
+  ]);
 }
 
 function form(alert) {
