@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.report import escape_markdown
+from service import markdown
 
 Sum = Mapping[str, Any]
 
@@ -16,7 +16,7 @@ DECIDED = ("regressed", "improved", "unchanged")
 def calibration_table(sums: Sequence[Sum]) -> str:
     """Return the sums as a Markdown table ending in a newline, a dash where nothing is known."""
     lines = [f"| {' | '.join(HEADINGS)} |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
-    lines += [f"| {' | '.join(escape_markdown(cell) for cell in _cells(one))} |" for one in sums]
+    lines += [f"| {' | '.join(markdown.plain(cell) for cell in _cells(one))} |" for one in sums]
     return "\n".join(lines) + "\n"
 
 

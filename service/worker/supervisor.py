@@ -121,7 +121,9 @@ class Supervisor:
         records = Records(database, worker_id, self._stopping)
         self._remove_leftovers()
         pool = DevicePool(devices, self._stopping)
-        pipeline = Pipeline(records, host, pool, device_ids, self._stopping, self._options.pace, self._options.access)
+        pipeline = Pipeline(
+            records, host, pool, device_ids, self._stopping, self._options.pace, access=self._options.access
+        )
         try:
             with host.off_measuring_cpus():
                 self._serve(pipeline)

@@ -317,7 +317,8 @@ def test_an_enterprise_server_works_the_same(loop: Loop, job: Job, head: str) ->
     loop.send("issue_comment", loop.fake.comment_event(7, "/s2bench ack known"))
     loop.work()
     assert loop.fake.check("s2bench", head)["conclusion"] == "neutral"
-    assert loop.poll() == 1
+    loop.fake.push_event(head)
+    assert loop.poll() == 2
     assert all(path.startswith("/api/v3/") for _, path, _ in loop.fake.requests)
 
 
