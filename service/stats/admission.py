@@ -69,23 +69,39 @@ class AdmissionTable:
         history: CaseHistory | None = None,
         earlier: Sequence[PairObservation] = (),
     ) -> AdmissionTable:
-        """Build the table; clocks are [pairs, 2] with NaN for unreadable, scatter is the mean of both arms."""
-        arms = [(pair.baseline, pair.candidate) for pair in (*earlier, *pairs)]
+        """Build the table of pairs; `earlier` ones say what is usual and are not judged."""
+        return cls.of_arms(
+            [(pair.baseline, pair.candidate) for pair in (*earlier, *pairs)], policy, history, len(earlier)
+        )
+
+    @classmethod
+    def of_arms(
+        cls,
+        together: Sequence[Sequence[ArmObservation]],
+        policy: JudgingPolicy,
+        history: CaseHistory | None = None,
+        earlier: int = 0,
+    ) -> AdmissionTable:
+        """Build the table of arms that are compared with one another: the two of a pair, or all of a round.
+
+        The first `earlier` of them are not judged. Clocks are [pairs, arms] with NaN for unreadable, scatter is the
+        mean over the arms.
+        """
         return cls(
-            own=tuple(_own_reasons(pair, policy) for pair in pairs),
-            sm_clocks=_clocks([(a.sm_clock, b.sm_clock) for a, b in arms]),
-            mem_clocks=_clocks([(a.mem_clock, b.mem_clock) for a, b in arms]),
-            scatter=np.array([0.5 * (a.scatter + b.scatter) for a, b in arms], dtype=np.float64),
+            own=tuple(_own_reasons(arms, policy) for arms in together),
+            sm_clocks=_clocks([[arm.sm_clock for arm in arms] for arms in together]),
+            mem_clocks=_clocks([[arm.mem_clock for arm in arms] for arms in together]),
+            scatter=np.array([np.mean([arm.scatter for arm in arms]) for arms in together], dtype=np.float64),
             policy=policy,
             history=history or CaseHistory(),
-            earlier=len(earlier),
+            earlier=earlier,
         )
 
     def common_reasons(self, measured: int) -> dict[str, NDArray[np.bool_]]:
         """Return, per code, which of the first `measured` pairs it strikes, seen from the end of that prefix.
 
         clock_low: a clock under `clock_floor` of the upper clock of the pairs judged here, the `clock_quantile` over
-        them of the higher of the two arms' clocks. stable_at_low_clock: clock and scatter both far under their usual,
+        them of the highest of the arms' clocks. stable_at_low_clock: clock and scatter both far under their usual,
         which is that of the pairs at the top clock, or the history's when the whole job never reached it. Source:
         shared prototype `ab_sequential` for the floor; the rest derived here.
         """
@@ -157,9 +173,7 @@ def rejection_reasons(admissions: Sequence[Admission], policy: JudgingPolicy) ->
     )
 
 
-def _own_reasons(pair: PairObservation, policy: JudgingPolicy) -> tuple[str, ...]:
-    arms = (pair.baseline, pair.candidate)
-
+def _own_reasons(arms: Sequence[ArmObservation], policy: JudgingPolicy) -> tuple[str, ...]:
     def worst(name: str) -> float:
         return float(max(getattr(arm, name) for arm in arms))
 
@@ -167,7 +181,7 @@ def _own_reasons(pair: PairObservation, policy: JudgingPolicy) -> tuple[str, ...
     against = {
         "throttle_flagged": worst("throttled_share") > policy.max_throttled_share,
         "clocks_differ": _differ(arms, "sm_clock", policy) or _differ(arms, "mem_clock", policy),
-        "power_cap_uneven": abs(capped[0] - capped[1]) > policy.power_cap_tolerance,
+        "power_cap_uneven": max(capped) - min(capped) > policy.power_cap_tolerance,
         "foreign_process": worst("foreign_processes") > 0,
         "device_error": worst("new_errors") > 0,
         "steal": worst("steal_share") > policy.max_steal_share,
@@ -177,11 +191,11 @@ def _own_reasons(pair: PairObservation, policy: JudgingPolicy) -> tuple[str, ...
     return tuple(code for code, strikes in against.items() if strikes)
 
 
-def _differ(arms: tuple[ArmObservation, ArmObservation], clock: str, policy: JudgingPolicy) -> bool:
-    before, after = getattr(arms[0], clock), getattr(arms[1], clock)
-    if before is None or after is None:
+def _differ(arms: Sequence[ArmObservation], clock: str, policy: JudgingPolicy) -> bool:
+    clocks = [getattr(arm, clock) for arm in arms]
+    if None in clocks:
         return False
-    return bool(abs(np.log(after / before)) > policy.clock_tolerance)
+    return bool(np.log(max(clocks) / min(clocks)) > policy.clock_tolerance)
 
 
 def _stable_at_low_clock(highest: Floats, scatter: Floats, rule: JudgingPolicy) -> NDArray[np.bool_]:
@@ -197,7 +211,7 @@ def _stable_at_low_clock(highest: Floats, scatter: Floats, rule: JudgingPolicy) 
     return np.asarray((highest < low) & (scatter < rule.stable_scatter * usual))
 
 
-def _clocks(values: Sequence[tuple[float | None, float | None]]) -> Floats:
+def _clocks(values: Sequence[Sequence[float | None]]) -> Floats:
     return np.array([[np.nan if clock is None else clock for clock in row] for row in values], dtype=np.float64)
 
 

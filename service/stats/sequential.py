@@ -84,9 +84,9 @@ def decide(
     looks, admissions = _replay(pairs, table, final), table.admissions()
     decided = next((look for look in looks if look.verdict is not None), None)
     shown = decided or (looks[-1] if looks else None)
-    decision = CaseDecision(None) if shown is None else _from_look(pairs, shown, looks.index(shown), policy)
+    decision = CaseDecision(None) if shown is None else from_look(pairs, shown, looks.index(shown), policy)
     if decided is None:
-        decision = _without_verdict(decision, pairs, admissions, policy, final)
+        decision = without_verdict(decision, pairs, admissions, policy, final)
     p_values = [look.p_value for look in looks]
     return replace(
         decision,
@@ -97,14 +97,22 @@ def decide(
 
 def _replay(pairs: Sequence[PairObservation], table: AdmissionTable, final: bool) -> list[Look]:
     """Return all looks that these pairs allow, in order, also those after the first that decides."""
-    policy, usual_sd = table.policy, table.history.pair_sd
-    looks: list[Look] = []
-    planned = 0
+    return [
+        take_look(pairs[:measured], positions, table.policy, table.history.pair_sd)
+        for measured, positions in looks_at(table, final=final)
+    ]
+
+
+def looks_at(table: AdmissionTable, *, final: bool) -> list[tuple[int, tuple[int, ...]]]:
+    """Return when the looks of a job take place, as telemetry alone decides: (measured, admitted positions) of each."""
+    policy, total = table.policy, len(table.own)
+    looks: list[tuple[int, tuple[int, ...]]] = []
     at_most = np.cumsum([not codes for codes in table.own])
-    for measured in range(policy.looks[0], len(pairs) + 1):
+    for measured in range(policy.looks[0], total + 1):
+        planned = len(looks)
         if planned == len(policy.looks):
             break
-        last_chance = final and measured == len(pairs)
+        last_chance = final and measured == total
         needed = policy.min_pairs if last_chance else policy.pairs_for_look(planned)
         if at_most[measured - 1] < needed or not (last_chance or measured >= policy.looks[planned]):
             continue
@@ -112,16 +120,15 @@ def _replay(pairs: Sequence[PairObservation], table: AdmissionTable, final: bool
         if int(usable.sum()) < max(needed, policy.min_admitted_share * measured):
             continue
         positions = tuple(int(at) for at in np.flatnonzero(usable))
-        if looks and looks[-1].positions == positions:
-            continue
-        looks.append(_take_look(pairs[:measured], positions, policy, usual_sd))
-        planned += 1
+        if not looks or looks[-1][1] != positions:
+            looks.append((measured, positions))
     return looks
 
 
-def _take_look(
-    pairs: Sequence[PairObservation], positions: tuple[int, ...], policy: JudgingPolicy, usual_sd: float | None
+def take_look(
+    pairs: Sequence[PairObservation], positions: tuple[int, ...], policy: JudgingPolicy, usual_sd: float | None = None
 ) -> Look:
+    """Return what the pairs at these positions say, all pairs measured so far being given."""
     admitted = [pairs[at] for at in positions]
     values = np.array([pair.log_ratio for pair in admitted], dtype=np.float64)
     estimated = estimate(values, policy, usual_sd)
@@ -225,7 +232,8 @@ def _cycles_doubt(time: float, cycles: float) -> tuple[Reason, ...]:
     return (reason("cycles_disagree", effect=math.expm1(time), cycles=math.expm1(cycles)),)
 
 
-def _from_look(pairs: Sequence[PairObservation], look: Look, number: int, policy: JudgingPolicy) -> CaseDecision:
+def from_look(pairs: Sequence[PairObservation], look: Look, number: int, policy: JudgingPolicy) -> CaseDecision:
+    """Return a look, the `number`th (from 0), as a decision on its case."""
     admitted = [pairs[at] for at in look.positions]
     cycles = _cycles(admitted, policy)
     return CaseDecision(
@@ -247,7 +255,7 @@ def _as_effects(interval: tuple[float, float]) -> tuple[float, float]:
     return math.expm1(interval[0]), math.expm1(interval[1])
 
 
-def _without_verdict(
+def without_verdict(
     shown: CaseDecision,
     pairs: Sequence[PairObservation],
     admissions: Sequence[Admission],
@@ -320,11 +328,12 @@ def _evidence(
             }
             for pair, admission in zip(pairs, admissions, strict=True)
         ],
-        "looks": [_look_evidence(number, look, pairs, policy) for number, look in enumerate(looks)],
+        "looks": [look_evidence(number, look, pairs, policy) for number, look in enumerate(looks)],
     }
 
 
-def _look_evidence(number: int, look: Look, pairs: Sequence[PairObservation], policy: JudgingPolicy) -> dict[str, Any]:
+def look_evidence(number: int, look: Look, pairs: Sequence[PairObservation], policy: JudgingPolicy) -> dict[str, Any]:
+    """Return a look in plain JSON types."""
     estimated = look.estimated
     cycles = _cycles([pairs[at] for at in look.positions], policy)
     return {
