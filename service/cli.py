@@ -15,6 +15,7 @@ import typer
 
 from service.administration import db_app, repository_app, token_app
 from service.alert_commands import alert_app
+from service.attribution_commands import attribute, bisect
 from service.calibrate_command import calibrate
 from service.command_options import (
     DEFAULT_SERVER,
@@ -23,6 +24,7 @@ from service.command_options import (
     Server,
     TokenOption,
     connection,
+    console,
     local_sha,
     print_json,
     settings_for,
@@ -33,8 +35,6 @@ from service.history_commands import history_app
 from service.report import Exit, exit_code, failure_exit_code, markdown_report
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from service.client import Client
 
 app = typer.Typer(
@@ -55,14 +55,6 @@ Port = Annotated[int | None, typer.Option(help="Port to listen on; default 8272 
 NoSandbox = Annotated[
     bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes (recorded).")
 ]
-PIPE_WIDTH = 140
-
-
-def console() -> Console:
-    """Return the console for people: standard error, so that standard output carries results alone."""
-    from rich.console import Console
-
-    return Console(stderr=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
 
 
 # ---- running the service ---------------------------------------------------------------------------------------------
@@ -158,6 +150,8 @@ def submit(
     pull_request: Annotated[int | None, typer.Option(help="Number of the pull request.")] = None,
     priority: Annotated[int, typer.Option(help="Lower runs first.")] = 100,
     max_pairs: Annotated[int | None, typer.Option(help="At most so many pairs, before changes are confirmed.")] = None,
+    stack: Annotated[bool, typer.Option("--stack", help="Say what each commit after the baseline did.")] = False,
+    bisect: Annotated[bool, typer.Option("--bisect", help="Find the commit that changed the one case.")] = False,
     idempotency_key: Annotated[str | None, typer.Option(help="Posting twice with one key makes one job.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the job and exit by its verdicts.")] = False,
     server: Server = DEFAULT_SERVER,
@@ -180,7 +174,10 @@ def submit(
         "pull_request": pull_request,
         "priority": priority,
         "max_pairs": max_pairs,
+        "kind": "stack" if stack else "bisect" if bisect else None,
     }
+    if stack and bisect:
+        stop("--stack, --bisect: got both, expected one of them", Exit.USAGE)
     with connection(server, token) as client:
         job = client.submit({name: value for name, value in body.items() if value is not None}, idempotency_key)
         if not wait:
@@ -289,6 +286,10 @@ def compare(
     raise typer.Exit(run_comparison(baseline, candidate, options, Output(console(), save, as_json)))
 
 
+app.command()(attribute)
+app.command()(bisect)
+
+
 @app.command()
 def judge(
     before: Annotated[str, typer.Argument(help="Times of the baseline, one per process, separated by commas.")],
@@ -340,14 +341,22 @@ def finish(client: Client, job_id: str, *, as_json: bool) -> Exit:
     """Follow a job to its end, print its table, return the exit code."""
     from service.demo import show_result
     from service.progress import JobProgress
+    from service.stack_report import stack_tables
 
     out = console()
     with JobProgress(out) as progress:
         job = client.follow(job_id, progress.show)
     code = show_result(out, client, job)
     rows = client.verdict_rows(job_id)
-    print_json({"job": job, "rows": rows}) if as_json else print(markdown_report(rows), end="")
-    return code
+    if job["kind"] == "compare":
+        print_json({"job": job, "rows": rows}) if as_json else print(markdown_report(rows), end="")
+        return code
+    commit_rows = client.commit_rows(job_id)
+    if as_json:
+        print_json({"job": job, "rows": rows, "commit_rows": commit_rows})
+    else:
+        print(stack_tables(commit_rows, rows) if commit_rows else markdown_report(rows), end="")
+    return exit_code([*rows, *commit_rows]) if job["state"] == "done" else code
 
 
 def print_jobs(jobs: list[dict[str, Any]]) -> None:

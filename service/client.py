@@ -70,6 +70,11 @@ class Client:
         rows: list[Json] = self.request("GET", f"/jobs/{job_id}/verdicts")["rows"]
         return rows
 
+    def commit_rows(self, job_id: str) -> list[Json]:
+        """Return what each commit of a job's stack did; none for a job of another kind."""
+        rows: list[Json] = self.request("GET", f"/jobs/{job_id}/attribution")["rows"]
+        return rows
+
     def follow(self, job_id: str, on_change: Callable[[Json], None], timeout_s: float | None = None) -> Json:
         """Poll a job until it ends, calling `on_change` after every poll; return the job as it ended.
 

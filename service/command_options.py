@@ -16,12 +16,15 @@ import typer
 from service.report import Exit
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from service.client import Client
     from service.settings import Settings
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the database, mirrors and builds live.")]
 Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of the server.")]
 TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
+PIPE_WIDTH = 140
 DEFAULT_SERVER = "http://127.0.0.1:8272"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -44,6 +47,13 @@ def stop(message: str, code: Exit) -> NoReturn:
     """Print one line on standard error and exit."""
     print(f"s2bench: {message}", file=sys.stderr)
     raise typer.Exit(code)
+
+
+def console() -> Console:
+    """Return the console for people: standard error, so that standard output carries results alone."""
+    from rich.console import Console
+
+    return Console(stderr=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
 
 
 @contextlib.contextmanager

@@ -65,6 +65,14 @@ def _case_glob(value: str) -> str:
     return value
 
 
+def is_case_name(value: str) -> bool:
+    """Say whether a text is the name of a case: a glob that can match no other one."""
+    try:
+        return 0 < len(value) <= 250 and not set(_case_glob(value)) & set("*?[")
+    except ValueError:
+        return False
+
+
 Text = Annotated[str, AfterValidator(_storable)]
 SingleLine = Annotated[str, AfterValidator(_single_line)]
 RefName = Annotated[str, Field(max_length=250), AfterValidator(_ref_name)]

@@ -64,4 +64,6 @@ def report_failure(error: JobError) -> Exit:
     print(f"s2bench: {error.code} at {error.stage}: {error.message}", file=sys.stderr)
     if error.log_tail:
         print(error.log_tail, file=sys.stderr)
-    return Exit.USAGE if error.code == "unknown_ref" else failure_exit_code({"code": error.code})
+    if error.code in {"unknown_ref", "bad_range", "no_cases"}:
+        return Exit.USAGE
+    return failure_exit_code({"code": error.code})

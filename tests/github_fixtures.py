@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from github_fake import REPOSITORY, FakeGitHub, app_settings, deliver, fake_github, serving
 from sqlalchemy import delete, select, update
+from worker_fixtures import FakeRepository
 
 from service.alerts.raising import update_alerts
 from service.context import AppContext
@@ -20,6 +21,7 @@ from service.github.intake import Intake
 from service.github.polling import poll
 from service.main import create_app
 from service.models import (
+    TERMINAL,
     Case,
     CheckRun,
     Commit,
@@ -36,6 +38,8 @@ from service.models.upsert import insert_missing
 from service.outbox.runner import Outbox
 from service.settings import Settings
 from service.worker.records import end_in_transaction, lock
+
+HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:1) @everyone #1 | `" + "long " * 2000
 
 
 @pytest.fixture
@@ -167,3 +171,24 @@ def loop(settings: Settings, database: Database, repository: Repository, fake: F
     context: AppContext = app.state.context
     with serving(app) as server, opened_outbox(context) as (outbox, github):
         yield Loop(context, server, fake, outbox, github)
+
+
+def registered(loop: Loop, folder: Path) -> FakeRepository:
+    """Return a work tree with two commits; the bare repository that it pushes to is registered instead of `source`."""
+    work = FakeRepository(folder / "work")
+    bare = folder / "remote.git"
+    work.git("init", "--quiet", "--bare", "--initial-branch=main", str(bare))
+    work.git("remote", "add", "origin", str(bare))
+    work.commit("root")
+    work.commit("base", profile={"gather<64>": 1.0, "fill": 0.25})
+    work.git("push", "--quiet", "origin", "main")
+    with loop.context.database.transaction() as session:
+        row = session.query(Repository).filter(Repository.github == REPOSITORY).one()
+        row.url = str(bare)
+    return work
+
+
+def all_ended(loop: Loop) -> bool:
+    """Let the outbox work, and say whether every job has ended."""
+    loop.outbox.work()
+    return all(job.state in TERMINAL for job in loop.jobs())

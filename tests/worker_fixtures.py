@@ -166,12 +166,20 @@ class Jobs:
             self.repository_id = row.id
 
     def submit(
-        self, commit: str, baseline: str = "auto", *, cases: str = "*", max_pairs: int = 10, queue: bool = True
+        self,
+        commit: str,
+        baseline: str = "auto",
+        *,
+        cases: str = "*",
+        max_pairs: int = 10,
+        queue: bool = True,
+        kind: str = "compare",
     ) -> UUID:
         """Store a job with one measurement on the CPU, queue it, and return the measurement's id."""
         with self.database.transaction() as session:
             job = Job(
                 repository_id=self.repository_id,
+                kind=kind,
                 requested_commit=commit,
                 requested_baseline=baseline,
                 devices=["cpu"],

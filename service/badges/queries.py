@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.models import Commit, Job, Measurement, State, Verdict
+from service.models import Commit, Job, JobKind, Measurement, State, Verdict
 
 
 def measurement_of(session: Session, repository_id: UUID, sha: str, device_class: str) -> UUID | None:
@@ -18,6 +18,7 @@ def measurement_of(session: Session, repository_id: UUID, sha: str, device_class
         .join(Job, Measurement.job_id == Job.id)
         .where(
             Job.repository_id == repository_id,
+            Job.kind == JobKind.COMPARE,
             Job.commit_sha == sha,
             ~Job.is_calibration,
             Measurement.device_class == device_class,
@@ -34,6 +35,7 @@ def newest_on_default_branch(session: Session, repository_id: UUID, device_class
         .join(Commit, Measurement.candidate_id == Commit.id)
         .join(Job, Measurement.job_id == Job.id)
         .where(
+            Job.kind == JobKind.COMPARE,
             Commit.repository_id == repository_id,
             ~Job.is_calibration,
             Commit.first_parent_position.is_not(None),

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.alerts.queries import accepted_cases
 from service.github.conclusion import Conclusion, conclude, is_failure
 from service.github.report import DeviceFindings, Findings, Links
-from service.judging.service import job_verdicts
+from service.judging.service import job_attribution, job_verdicts
 from service.models import CheckRun, Job, Measurement, Repository
 from service.results.schemas import MeasurementOut
 from service.results.service import get_measurement, list_kernels
@@ -49,6 +49,8 @@ def job_findings(session: Session, settings: Settings, repository: Repository, j
         conclusion=conclude(job.state, rows, errors, [text is not None for text in known]),
         devices=[_device(session, one, rows) for one in measurements],
         max_pairs=int(job.policy["max_pairs"]),
+        kind=job.kind,
+        commit_rows=[row.model_dump(mode="json") for row in job_attribution(session, job.id).rows],
         accepted="; ".join(reasons) or None,
     )
 

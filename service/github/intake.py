@@ -16,19 +16,21 @@ from uuid_utils.compat import uuid7
 
 from service.alerts.service import acknowledge_pull
 from service.context import AppContext
+from service.fields import is_case_name
 from service.github import queries
 from service.github.client import Failure, GitHubClient, GitHubError, Place, as_delivery
 from service.github.commits import first_parent, full_sha, merge_base
 from service.github.planning import Plan, drop_checks, make_checks
 from service.github.schemas import STORED, Command, Event, Pull, Push, Rerun, read_pull
 from service.jobs.service import cancel
-from service.models import Job, PullRequest, Repository, utc_now
+from service.models import Job, JobKind, PullRequest, Repository, utc_now
 from service.models.upsert import insert_missing
 from service.outbox.queries import Claimed
 from service.outbox.runner import Refused
 from service.repositories.placing import is_orphaned
 from service.repositories.queries import by_github
 
+CHECK_NAME_CHARACTERS = 120
 MAY_COMMAND = frozenset({"admin", "maintain", "write"})
 NOTED = ("title", "author", "head_sha", "base_ref", "is_fork", "is_open", "changed_at")
 _SHA_PREFIX = re.compile(r"[0-9a-f]{7,40}")
@@ -143,7 +145,8 @@ class Intake:
                 raise Refused(f"{head[:10]} is no longer the head of #{row.number}")
             if row is not None and row.is_fork:
                 row.approved_sha = head
-            plan = Plan(head, baseline, cause, {name: cases}, "re-run", row)
+            kind = job.kind if job is not None else JobKind.COMPARE
+            plan = Plan(head, baseline, cause, {name: cases}, "re-run", row, kind=kind)
             canceled = make_checks(self.context, session, repository, plan)
         self._cancel(canceled)
 
@@ -156,6 +159,10 @@ class Intake:
             return self._run(repository, row, command.argument, f"command/{delivery_id}/{row.base_ref}")
         if command.verb == "compare":
             return self._compare(repository, row, command.argument, f"command/{delivery_id}/{row.base_ref}")
+        if command.verb == "stack":
+            return self._stack(repository, row, f"command/{delivery_id}/{row.base_ref}")
+        if command.verb == "bisect":
+            return self._bisect(repository, row, command.argument, f"command/{delivery_id}/{row.base_ref}")
         if command.verb == "ack":
             return self._acknowledge(repository, row, command)
         return f"unknown command {command.verb!a}"
@@ -174,8 +181,8 @@ class Intake:
         return self._make(repository, pull, cause, baseline, self.context.settings.github_suites)
 
     def _compare(self, repository: Repository, pull: PullRequest, argument: str, cause: str) -> str:
-        if pull.is_fork and pull.approved_sha != pull.head_sha:
-            return f"a fork's code runs after `/s2bench run {pull.head_sha[:10]}`"
+        if waits := _waits(pull):
+            return waits
         if not _SHA_PREFIX.fullmatch(argument):
             return "compare: expected 7 to 40 hex digits of a commit"
         baseline = full_sha(self.context, repository, argument, pull.head_sha)
@@ -185,6 +192,24 @@ class Intake:
             f"{name} against {baseline[:10]}": cases for name, cases in self.context.settings.github_suites.items()
         }
         return self._make(repository, pull, cause, baseline, suites)
+
+    def _stack(self, repository: Repository, pull: PullRequest, cause: str) -> str:
+        """Say what each commit of the pull request did; of a fork only a head that may run."""
+        if waits := _waits(pull):
+            return waits
+        baseline = merge_base(self.context, repository, pull.head_sha, pull.base_ref)
+        suites = {f"{name} per commit": cases for name, cases in self.context.settings.github_suites.items()}
+        return self._make(repository, pull, cause, baseline, suites, kind=JobKind.STACK)
+
+    def _bisect(self, repository: Repository, pull: PullRequest, case: str, cause: str) -> str:
+        """Find the commit of the pull request that changed a case; of a fork only of a head that may run."""
+        if waits := _waits(pull):
+            return waits
+        if not is_case_name(case):
+            return "bisect: expected the name of one case"
+        baseline = merge_base(self.context, repository, pull.head_sha, pull.base_ref)
+        name = f"bisect {case}"[:CHECK_NAME_CHARACTERS]
+        return self._make(repository, pull, cause, baseline, {name: case}, kind=JobKind.BISECT)
 
     def _acknowledge(self, repository: Repository, pull: PullRequest, command: Command) -> str:
         """Acknowledge the open alerts of a pull request."""
@@ -205,6 +230,7 @@ class Intake:
         suites: Mapping[str, str],
         *,
         once: bool = False,
+        kind: str = JobKind.COMPARE,
     ) -> str:
         """Make checks of a head that was looked at before, if it still is the head; `once`: unless it has them."""
         with self.context.database.transaction() as session:
@@ -213,7 +239,8 @@ class Intake:
                 return "the head has moved meanwhile"
             if once and _is_planned(session, row, suites, waits=baseline is None):
                 return "known"
-            plan = Plan(row.head_sha, baseline, cause, suites, f"pull request #{row.number}: {row.title}", row)
+            reason = f"pull request #{row.number}: {row.title}"
+            plan = Plan(row.head_sha, baseline, cause, suites, reason, row, kind=kind)
             canceled = make_checks(self.context, session, repository, plan)
         self._cancel(canceled)
         return "measured"
@@ -266,6 +293,13 @@ class Intake:
     def _cancel(self, job_ids: list[Any]) -> None:
         for job_id in job_ids:
             cancel(self.context, job_id)
+
+
+def _waits(pull: PullRequest) -> str | None:
+    """Say how the code of a fork is let run, where nobody has allowed that of its head."""
+    if not pull.is_fork or pull.approved_sha == pull.head_sha:
+        return None
+    return f"a fork's code runs after `/s2bench run {pull.head_sha[:10]}`"
 
 
 def _is_planned(session: Session, pull: PullRequest, suites: Mapping[str, str], *, waits: bool) -> bool:

@@ -15,7 +15,7 @@ from service.context import AppContext
 from service.devices.service import served_classes
 from service.github import queries
 from service.jobs.placing import JobRows, fill_measurements, insert_jobs
-from service.models import TERMINAL, CheckRun, Delivery, DeliveryKind, PullRequest, Repository, State, utc_now
+from service.models import TERMINAL, CheckRun, Delivery, DeliveryKind, JobKind, PullRequest, Repository, State, utc_now
 from service.outbox.queries import want
 
 PRIORITY = 50  # before jobs that nobody waits for in front of a pull request
@@ -32,6 +32,7 @@ class Plan:
     reason: str
     pull: PullRequest | None = None
     max_pairs: int | None = None
+    kind: str = JobKind.COMPARE
 
 
 def make_checks(context: AppContext, session: Session, repository: Repository, plan: Plan) -> list[UUID]:
@@ -107,6 +108,7 @@ def _job_values(context: AppContext, repository: Repository, plan: Plan, name: s
     return {
         "id": uuid7(),
         "created_at": utc_now(),
+        "kind": plan.kind,
         "repository_id": repository.id,
         "requested_commit": plan.head,
         "requested_baseline": plan.baseline,

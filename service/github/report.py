@@ -14,11 +14,13 @@ from service import markdown
 from service.github.conclusion import Conclusion, wrong_numbers
 from service.github.explaining import kernel_section, noted, resource_section
 from service.report import HEADINGS, SEVERITY, cells, sort_by_severity
+from service.stack_report import COMMIT_HEADINGS, by_case, commit_cells, whole_cells
 
 MAX_CHARACTERS = 65_535
 MARKER = "<!-- s2bench: results -->"
 RESERVE = 200
 MAX_SECTIONS = 20
+MAX_COMMIT_LINES = 60
 DEFAULT_PAIRS = 48  # what `s2bench compare` takes unless told otherwise
 _QUIET = frozenset({"unchanged"})
 _SHOWN_ENVIRONMENT = (
@@ -49,7 +51,10 @@ class DeviceFindings:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found for one check; `accepted` says in words why its regressions are no failure any more."""
+    """What was found for one check; `accepted` says in words why its regressions are no failure any more.
+
+    `commit_rows` are those of a job of kind "stack": what each commit did; or the one that a bisection found.
+    """
 
     name: str
     job_url: str
@@ -61,6 +66,8 @@ class Findings:
     devices: Sequence[DeviceFindings]
     max_pairs: int = DEFAULT_PAIRS
     accepted: str | None = None
+    kind: str = "compare"
+    commit_rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def _row_line(row: Row) -> str:
 
 
 def _tail(one: Findings, links: Links) -> str:
-    return _explained(one) + _short_tail(one, links)
+    return _per_commit(one) + _explained(one) + _short_tail(one, links)
 
 
 def _short_tail(one: Findings, links: Links) -> str:
@@ -171,6 +178,33 @@ def _explained(one: Findings) -> str:
         + resource_section(device.device_class, device.rows, device.before_resources, device.after_resources)
         for device in one.devices
     )
+
+
+def _per_commit(one: Findings) -> str:
+    """Return a table per case of a stack, those in which a commit did something first; what is left out is counted."""
+    tables = sorted(by_case(one.commit_rows).items(), key=lambda item: all(row["verdict"] in _QUIET for row in item[1]))
+    wholes = {(device.device_class, row["case"]): row for device in one.devices for row in device.rows}
+    parts, lines_left = [], MAX_COMMIT_LINES
+    for (device_class, case), rows in tables:
+        lines_left -= len(rows)
+        if lines_left < 0:
+            break
+        lines = [_commit_line(commit_cells(row)) for row in rows]
+        lines += [_commit_line(whole_cells(wholes[device_class, case]))] if (device_class, case) in wholes else []
+        title = f"{markdown.outside(case, 120)} on {markdown.plain(device_class)}"
+        parts.append(f"{title}\n\n{markdown.table(COMMIT_HEADINGS, lines)}")
+    if not parts:
+        ended = one.kind == "bisect" and any(device.rows for device in one.devices)
+        return "\nNo single commit could be proven to have changed it.\n" * ended
+    hidden = len(tables) - len(parts)
+    more = f"\n{hidden} more cases: [all of them]({one.job_url})\n" * (hidden > 0)
+    return f"\n**{markdown.plain(one.name)}**\n\n" + "\n".join(parts) + more
+
+
+def _commit_line(cells: Sequence[str]) -> str:
+    commit, subject, *rest = cells
+    shown = markdown.outside(subject, 80) if subject else ""
+    return markdown.line([markdown.plain(commit), shown, *map(markdown.plain, rest)])
 
 
 def _numerics(one: Findings) -> str:
@@ -191,13 +225,13 @@ def _rest(one: Findings, _links: Links) -> str:
 
 def _reproduce(one: Findings) -> str:
     kinds = sorted({"cuda" if device.device_class.startswith("gpu") else "cpu" for device in one.devices})
-    lines = [
-        markdown.command(
-            *("s2bench", "compare", one.baseline, one.head, "--device", kind, "--cases", one.cases),
-            *(("--max-pairs", str(one.max_pairs)) if one.max_pairs != DEFAULT_PAIRS else ()),
-        )
-        for kind in kinds
-    ]
+    between = f"{one.baseline}..{one.head}"
+    pairs = ("--max-pairs", str(one.max_pairs)) if one.max_pairs != DEFAULT_PAIRS else ()
+    what, cases, budget = {
+        "stack": (("attribute", between), "--cases", ()),
+        "bisect": (("bisect", between), "--case", ()),
+    }.get(one.kind, (("compare", one.baseline, one.head), "--cases", pairs))
+    lines = [markdown.command("s2bench", *what, "--device", kind, cases, one.cases, *budget) for kind in kinds]
     return "\n" + markdown.details("Reproduce", markdown.code_block("\n".join(lines))) if lines else ""
 
 

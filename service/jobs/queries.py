@@ -94,13 +94,13 @@ def cancel_queued(session: Session, job_id: UUID, now: datetime) -> list[UUID]:
 
 
 def finished_pairs(session: Session, measurement_ids: Iterable[UUID]) -> dict[UUID, int]:
-    """Return the number of pairs of the last attempt of which both processes are stored, by measurement."""
+    """Return the number of pairs (or rounds) of the last attempt of which all processes are stored, by measurement."""
     both = (
         select(ArmRun.measurement_id, ArmRun.pair_index)
         .join(Measurement, (Measurement.id == ArmRun.measurement_id) & (Measurement.attempt == ArmRun.attempt))
-        .where(ArmRun.measurement_id.in_(list(measurement_ids)), ArmRun.purpose == "pair")
+        .where(ArmRun.measurement_id.in_(list(measurement_ids)), ArmRun.purpose.in_(("pair", "round")))
         .group_by(ArmRun.measurement_id, ArmRun.pair_index)
-        .having(func.count() == 2)
+        .having(func.count() >= 2)
         .subquery()
     )
     query = select(both.c.measurement_id, func.count()).group_by(both.c.measurement_id)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
-from service.fields import CaseGlob, DeviceClass, FailureOut, RefName, RepositoryName, Text
-from service.models.jobs import State
+from service.fields import CaseGlob, DeviceClass, FailureOut, RefName, RepositoryName, Text, is_case_name
+from service.models.jobs import JobKind, State
 
 _REQUEST_EXAMPLE: JsonDict = {
     "repository": "s2bench",
@@ -43,6 +43,11 @@ class JobRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_REQUEST_EXAMPLE]})
 
+    kind: JobKind = Field(
+        default=JobKind.COMPARE,
+        description="'compare' the commit with its baseline; 'stack': say what each commit after the baseline did;"
+        " 'bisect': find the one of them that changed the case named by `cases`",
+    )
     repository: RepositoryName = Field(description="Name of a registered repository")
     commit: RefName = Field(
         description="Branch, tag, full or unambiguous abbreviated SHA; resolved when the job is taken"
@@ -63,6 +68,12 @@ class JobRequest(BaseModel):
     max_pairs: int | None = Field(
         default=None, ge=2, le=200, description="Most pairs per device class; those that confirm changes come on top"
     )
+
+    @model_validator(mode="after")
+    def _one_case(self) -> Self:
+        if self.kind is JobKind.BISECT and not is_case_name(self.cases):
+            raise ValueError(f"cases: got {self.cases!a}, expected the name of one case for a bisection")
+        return self
 
 
 class Progress(BaseModel):
@@ -94,6 +105,7 @@ class JobBrief(BaseModel):
     """A job as a list shows it."""
 
     id: UUID
+    kind: JobKind
     repository: str
     requested_commit: str
     requested_baseline: str

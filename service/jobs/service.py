@@ -117,6 +117,7 @@ def _job_fields(row: queries.JobRow) -> dict[str, Any]:
     job, repository, subject, orphaned = row
     return {
         "id": job.id,
+        "kind": job.kind,
         "repository": repository,
         "requested_commit": job.requested_commit,
         "requested_baseline": job.requested_baseline,

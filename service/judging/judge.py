@@ -60,7 +60,7 @@ def judge_cases(
     """
     spent = final or max((len(case.pairs) for case in cases.values()), default=0) >= policy.looks[-1]
     decisions = {name: _barred(case, policy) or _timed(case, policy, spent) for name, case in cases.items()}
-    decisions = _with_discoveries(decisions, policy, spent)
+    decisions = with_discoveries(decisions, policy, spent)
     if any(one.verdict is None for one in decisions.values()):
         return decisions
     groups = {name: case.group for name, case in cases.items()}
@@ -82,7 +82,7 @@ def numerics_summary(
     """
     if candidate is None:
         return None
-    status = "failed" if _wrong(candidate) else "grew" if _grew(candidate, baseline, policy) else "ok"
+    status = "failed" if what_is_wrong(candidate) else "grew" if _grew(candidate, baseline, policy) else "ok"
     return {
         "candidate_error": _worst(candidate),
         "baseline_error": None if baseline is None else _worst(baseline),
@@ -96,14 +96,14 @@ def _barred(case: CaseInput, policy: JudgingPolicy) -> CaseDecision | None:
     failure = case.failure
     if failure is not None and failure.arm == "B" and failure.code != "missing":
         return CaseDecision(Verdict.FAILED, (_failure_reason("candidate", failure),))
-    wrong = None if case.numerics is None else _wrong(case.numerics)
+    wrong = None if case.numerics is None else what_is_wrong(case.numerics)
     if wrong is not None:
         measured = len(case.pairs)
         return CaseDecision(Verdict.FAILED, (reason("numerics_failed", what=wrong),), pairs_rejected=measured)
     if failure is not None:
         side = "baseline" if failure.arm == "A" else "candidate"
         return CaseDecision(Verdict.NOT_COMPARABLE, (_failure_reason(side, failure),))
-    wrong = None if case.baseline_numerics is None else _wrong(case.baseline_numerics)
+    wrong = None if case.baseline_numerics is None else what_is_wrong(case.baseline_numerics)
     if wrong is not None:
         why = reason("baseline_numerics_failed", what=wrong)
         return CaseDecision(Verdict.NOT_COMPARABLE, (why,), pairs_rejected=len(case.pairs))
@@ -131,7 +131,7 @@ def _confirmed(decision: CaseDecision, case: CaseInput, policy: JudgingPolicy, f
     return confirm(decision, case.pairs, case.fresh, policy, final=final, history=case.history)
 
 
-def _with_discoveries(
+def with_discoveries(
     decisions: Mapping[str, CaseDecision], policy: JudgingPolicy, final: bool
 ) -> dict[str, CaseDecision]:
     """Return the decisions without the changes that Benjamini-Hochberg over the job's timed cases does not keep."""
@@ -153,7 +153,7 @@ def _failure_reason(side: str, failure: CaseFailure) -> Reason:
     return Reason(f"{side}_{failure.code}", failure.detail or f"the {side} ended with {failure.code}")
 
 
-def _wrong(numerics: Mapping[str, Any]) -> str | None:
+def what_is_wrong(numerics: Mapping[str, Any]) -> str | None:
     """Return what is wrong with these numerics, None when nothing is. The errors count, whatever the status says."""
     if not numerics.get("finite", True):
         return "NaN or infinity in an output"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import Select, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
-from service.models import Case, Commit, Job, Measurement, Point, Repository, Series, Verdict
+from service.models import Attribution, Case, Commit, Job, JobKind, Measurement, Point, Repository, Series, Verdict
 
 TIME = "time"
 
@@ -25,6 +25,8 @@ class VerdictFilter:
     verdict: str | None = None
 
 
+Before = aliased(Commit)
+AttributionParts = tuple[Attribution, Case, str, str, str, str | None]
 VerdictParts = tuple[Verdict, Case, str, Job, str, str | None, UUID | None]
 
 
@@ -59,6 +61,20 @@ def of_job(session: Session, job_id: UUID) -> Sequence[VerdictParts]:
     return session.execute(query).all()
 
 
+def attributions(session: Session, job_id: UUID) -> Sequence[AttributionParts]:
+    """Return what the commits of a job's stack did, by device class, case and position."""
+    query = (
+        select(Attribution, Case, Measurement.device_class, Commit.sha, Before.sha, Commit.subject)
+        .join(Case, Attribution.case_id == Case.id)
+        .join(Measurement, Attribution.measurement_id == Measurement.id)
+        .join(Commit, Attribution.commit_id == Commit.id)
+        .join(Before, Attribution.baseline_id == Before.id)
+        .where(Measurement.job_id == job_id)
+        .order_by(Measurement.device_class, Case.name, Case.version, Attribution.position)
+    )
+    return session.execute(query).all()
+
+
 def page(session: Session, wanted: VerdictFilter, before: UUID | None, limit: int) -> Sequence[VerdictParts]:
     """Return verdicts that were made before one, newest first."""
     query = _verdicts().order_by(Verdict.id.desc()).limit(limit)
@@ -89,6 +105,7 @@ def comparison(session: Session, repository_id: UUID, base: str, head: str) -> S
         .join(Measurement, Verdict.measurement_id == Measurement.id)
         .join(Job, Measurement.job_id == Job.id)
         .where(Job.repository_id == repository_id, Job.commit_sha == head, Job.baseline_sha == base)
+        .where(Job.kind == JobKind.COMPARE)
         .subquery()
     )
     query = (

@@ -1,4 +1,4 @@
-"""/jobs/{job_id}/verdicts, /verdicts and /compare."""
+"""/jobs/{job_id}/verdicts, /jobs/{job_id}/attribution, /verdicts and /compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.context import Context
 from service.fields import CaseName, CommitPrefix, DeviceClass, RefName, RepositoryName, VerdictName
 from service.judging import service
 from service.judging.queries import VerdictFilter
-from service.judging.schemas import ComparisonOut, JobVerdicts, VerdictList
+from service.judging.schemas import ComparisonOut, JobAttribution, JobVerdicts, VerdictList
 from service.paging import Cursor, Limit, decode_id_cursor
 
 router = APIRouter(tags=["verdicts"])
@@ -48,6 +48,13 @@ def job_verdicts(job_id: UUID, context: Context, _reader: Reader) -> JobVerdicts
     """Return the verdict table of a job."""
     with context.database.reading() as session:
         return service.job_verdicts(session, job_id)
+
+
+@router.get("/jobs/{job_id}/attribution")
+def job_attribution(job_id: UUID, context: Context, _reader: Reader) -> JobAttribution:
+    """Return what each commit of a stack did, case by case; empty for a job of another kind."""
+    with context.database.reading() as session:
+        return service.job_attribution(session, job_id)
 
 
 @router.get("/verdicts")

@@ -59,6 +59,28 @@ class JobVerdicts(BaseModel):
     rows: list[LinkedVerdictRow]
 
 
+class AttributionRow(VerdictRow):
+    """What one commit of a stack did: `effect` is its time over that of `baseline`, the last commit measured before it.
+
+    A commit whose measured files equal those of the commit before has effect 0 and no interval (reason `same_sources`);
+    one that could not be measured is `failed`, and the next line stands for both (reason `combined`).
+    """
+
+    measurement_id: UUID
+    position: int = Field(description="From 1, the oldest commit of the stack")
+    commit: str
+    baseline: str
+    subject: str | None
+
+
+class JobAttribution(BaseModel):
+    """What each commit of a stack did: the `1 + effect` of a case multiply to that of its row in the verdicts."""
+
+    job_id: UUID
+    state: State
+    rows: list[AttributionRow]
+
+
 class VerdictOut(LinkedVerdictRow):
     """A verdict among those of other jobs."""
 

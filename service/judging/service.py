@@ -13,7 +13,9 @@ from service.fields import CommitBrief
 from service.jobs.service import unknown_job
 from service.judging import queries
 from service.judging.schemas import (
+    AttributionRow,
     ComparisonOut,
+    JobAttribution,
     JobVerdicts,
     LinkedVerdictRow,
     Reason,
@@ -21,7 +23,7 @@ from service.judging.schemas import (
     VerdictOut,
     VerdictRow,
 )
-from service.models import Job, State
+from service.models import Attribution, Case, Job, State, Verdict
 from service.paging import encode_cursor
 from service.repositories.queries import commits
 from service.repositories.service import find_commit
@@ -35,6 +37,20 @@ def job_verdicts(session: Session, job_id: UUID) -> JobVerdicts:
         raise unknown_job(job_id)
     rows = [LinkedVerdictRow(**_row_fields(parts)) for parts in queries.of_job(session, job_id)]
     return JobVerdicts(job_id=job_id, state=State(job.state), rows=rows)
+
+
+def job_attribution(session: Session, job_id: UUID) -> JobAttribution:
+    """Return what each commit of a job's stack did; no rows for a job of another kind, or before it was judged."""
+    job = session.get(Job, job_id)
+    if job is None:
+        raise unknown_job(job_id)
+    rows = [
+        AttributionRow(
+            **_values(row, case, device_class), position=row.position, commit=commit, baseline=before, subject=subject
+        )
+        for row, case, device_class, commit, before, subject in queries.attributions(session, job_id)
+    ]
+    return JobAttribution(job_id=job_id, state=State(job.state), rows=rows)
 
 
 def list_verdicts(session: Session, wanted: queries.VerdictFilter, before: UUID | None, limit: int) -> VerdictList:
@@ -115,25 +131,28 @@ def _verdict_out(parts: queries.VerdictParts) -> VerdictOut:
 
 def _row_fields(parts: queries.VerdictParts) -> dict[str, Any]:
     verdict, case, device_class, _, _, _, series_id = parts
+    return _values(verdict, case, device_class) | {"series_id": series_id, "judged_at": verdict.judged_at}
+
+
+def _values(found: Verdict | Attribution, case: Case, device_class: str) -> dict[str, Any]:
+    """Return what a verdict and a commit's part of one have in common."""
     return {
         "case": case.name,
         "case_version": case.version,
         "group": case.group,
         "device_class": device_class,
-        "gpu_uuid": verdict.gpu_uuid,
-        "unit": verdict.unit,
-        "before": verdict.before,
-        "after": verdict.after,
-        "effect": verdict.effect,
-        "interval_low": verdict.interval_low,
-        "interval_high": verdict.interval_high,
-        "verdict": verdict.verdict,
-        "reasons": verdict.reasons,
-        "pairs_used": verdict.pairs_used,
-        "pairs_rejected": verdict.pairs_rejected,
-        "minimum_detectable_effect": verdict.minimum_detectable_effect,
-        "numerics": verdict.numerics,
-        "measurement_id": verdict.measurement_id,
-        "series_id": series_id,
-        "judged_at": verdict.judged_at,
+        "gpu_uuid": found.gpu_uuid,
+        "unit": found.unit,
+        "before": found.before,
+        "after": found.after,
+        "effect": found.effect,
+        "interval_low": found.interval_low,
+        "interval_high": found.interval_high,
+        "verdict": found.verdict,
+        "reasons": found.reasons,
+        "pairs_used": found.pairs_used,
+        "pairs_rejected": found.pairs_rejected,
+        "minimum_detectable_effect": found.minimum_detectable_effect,
+        "numerics": found.numerics,
+        "measurement_id": found.measurement_id,
     }

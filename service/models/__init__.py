@@ -5,7 +5,7 @@ from service.models.base import Base, utc_now
 from service.models.fleet import Device, Token, Worker
 from service.models.github import CheckRun, Delivery, DeliveryKind, PullRequest, WebhookDelivery
 from service.models.history import ChangePoint, DriftNotice, HistoryRequest, SeriesHistory
-from service.models.jobs import TERMINAL, Job, JobEvent, Measurement, State
+from service.models.jobs import TERMINAL, Job, JobEvent, JobKind, Measurement, State
 from service.models.results import (
     ArmRun,
     Build,
@@ -19,6 +19,7 @@ from service.models.results import (
     Verdict,
 )
 from service.models.source import Commit, Repository
+from service.models.stacks import Attribution
 
 __all__ = [
     "TERMINAL",
@@ -27,6 +28,7 @@ __all__ = [
     "AlertEvent",
     "AlertState",
     "ArmRun",
+    "Attribution",
     "Base",
     "Build",
     "Calibration",
@@ -41,6 +43,7 @@ __all__ = [
     "HistoryRequest",
     "Job",
     "JobEvent",
+    "JobKind",
     "KernelProfile",
     "Measurement",
     "Point",

@@ -30,12 +30,24 @@ class State(StrEnum):
 TERMINAL = frozenset({State.DONE, State.FAILED, State.CANCELED, State.EXPIRED})
 
 
+class JobKind(StrEnum):
+    """What a job does with its two commits.
+
+    It compares them, says what each commit between them did, or looks for the one between them that changed a case.
+    """
+
+    COMPARE = "compare"
+    STACK = "stack"
+    BISECT = "bisect"
+
+
 class Job(Identified, Base):
     """One request to measure a commit. `baseline` is what was asked ("auto" or a ref); the SHAs are what was pinned."""
 
     __tablename__ = "job"
 
     repository_id: Mapped[UUID] = mapped_column(ForeignKey("repository.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(20), default=JobKind.COMPARE, server_default=JobKind.COMPARE)
     requested_commit: Mapped[str] = mapped_column(String(250))
     requested_baseline: Mapped[str] = mapped_column(String(250))
     commit_sha: Mapped[str | None] = mapped_column(String(40), index=True)

@@ -34,10 +34,10 @@ class ArmRun(Identified, Base):
 
     measurement_id: Mapped[UUID] = mapped_column(ForeignKey("measurement.id"), index=True)
     attempt: Mapped[int]
-    purpose: Mapped[str] = mapped_column(String(20))  # numerics | pair | confirm | canary (before the arm's process)
+    purpose: Mapped[str] = mapped_column(String(20))  # numerics | pair | confirm | round | canary (before the arm's)
     pair_index: Mapped[int]
-    arm: Mapped[str] = mapped_column(String(1))  # A = baseline, B = candidate
-    order: Mapped[str] = mapped_column("pair_order", String(2))  # AB | BA
+    arm: Mapped[str] = mapped_column(String(1))  # A = baseline, B = candidate; of a stack A, B, C, ... by position
+    order: Mapped[str] = mapped_column("pair_order", String(2))  # AB | BA; of a round: forward | backward
     commit_id: Mapped[UUID] = mapped_column(ForeignKey("commit.id"), index=True)
     protocol: Mapped[int]
     document_sha256: Mapped[str] = mapped_column(String(64))

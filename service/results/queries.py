@@ -33,6 +33,7 @@ RunRow = tuple[int, str, str, str | None, dict[str, Any]]
 BlockRow = tuple[str, int, str, str, str | None, str, str, str, bytes]
 PAIRED = ("pair", "confirm")  # purposes of processes whose samples are compared; beside them run the canaries
 CANARY = "canary"
+MEASURED = (*PAIRED, CANARY, "round")
 
 
 def measurement(session: Session, measurement_id: UUID) -> MeasurementRow | None:
@@ -89,11 +90,18 @@ def commits(session: Session, ids: Iterable[UUID]) -> dict[UUID, str]:
     return dict(session.execute(select(Commit.id, Commit.sha).where(Commit.id.in_(list(ids)))).all())
 
 
-def sample_blocks(session: Session, measurement_id: UUID, metric: str, case: str | None = None) -> Sequence[BlockRow]:
-    """Return the samples of a measurement's pairs: purpose, index, order, arm, GPU, case, version, unit and bytes.
+def sample_blocks(
+    session: Session,
+    measurement_id: UUID,
+    metric: str,
+    case: str | None = None,
+    *,
+    purposes: Sequence[str] = (*PAIRED, CANARY),
+) -> Sequence[BlockRow]:
+    """Return the samples of a measurement: purpose, index, order, arm, GPU, case, version, unit and bytes.
 
-    The canaries are among them as cases of their own. Only the last attempt counts: a measurement that moves to another
-    device begins again.
+    Without `purposes` those of pairs, the canaries among them as cases of their own. Only the last attempt counts: a
+    measurement that moves to another device begins again.
     """
     query = (
         select(
@@ -110,9 +118,7 @@ def sample_blocks(session: Session, measurement_id: UUID, metric: str, case: str
         .join(ArmRun, SampleBlock.arm_run_id == ArmRun.id)
         .join(Case, SampleBlock.case_id == Case.id)
         .join(Measurement, (Measurement.id == ArmRun.measurement_id) & (Measurement.attempt == ArmRun.attempt))
-        .where(
-            ArmRun.measurement_id == measurement_id, ArmRun.purpose.in_((*PAIRED, CANARY)), SampleBlock.metric == metric
-        )
+        .where(ArmRun.measurement_id == measurement_id, ArmRun.purpose.in_(purposes), SampleBlock.metric == metric)
         .order_by(ArmRun.pair_index, Case.name, ArmRun.arm)
     )
     if case is not None:

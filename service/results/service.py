@@ -91,7 +91,7 @@ def list_pairs(session: Session, measurement_id: UUID) -> PairList:
 def list_samples(session: Session, measurement_id: UUID, case: str, metric: str) -> SampleList:
     """Return every raw sample of a case in a measurement."""
     _check_exists(session, measurement_id)
-    rows = queries.sample_blocks(session, measurement_id, metric, case)
+    rows = queries.sample_blocks(session, measurement_id, metric, case, purposes=queries.MEASURED)
     if not rows:
         expected = "a case of this measurement that has samples (see its pairs)"
         raise NotFound("unknown_case", f"case: got {case[:80]!a}, expected {expected}")
@@ -162,9 +162,9 @@ def _pinned(sha: str | None) -> CommitBrief | None:
 def _finished_pairs(runs: Any) -> int:
     arms: dict[int, set[str]] = {}
     for index, purpose, arm, _, _ in runs:
-        if purpose == "pair":
+        if purpose in {"pair", "round"}:
             arms.setdefault(index, set()).add(arm)
-    return sum(len(found) == 2 for found in arms.values())
+    return sum(len(found) >= 2 for found in arms.values())
 
 
 def _builds(session: Session, measurement: Measurement, environments: Mapping[str, EnvironmentOut]) -> list[BuildOut]:

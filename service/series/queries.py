@@ -18,6 +18,7 @@ from service.models import (
     DriftNotice,
     HistoryRequest,
     Job,
+    JobKind,
     Measurement,
     Point,
     Repository,
@@ -160,7 +161,7 @@ def last_verdicts(session: Session) -> dict[tuple[UUID, UUID, str], LastVerdict]
         )
         .join(Measurement, Verdict.measurement_id == Measurement.id)
         .join(Job, Measurement.job_id == Job.id)
-        .where(~Job.is_calibration)
+        .where(~Job.is_calibration, Job.kind == JobKind.COMPARE)
         .subquery()
     )
     rows = session.execute(select(ranked).where(ranked.c.recency == 1)).all()

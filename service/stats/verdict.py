@@ -65,6 +65,11 @@ SENTENCES = {
     "baseline_numerics_failed": "the baseline computes wrong numbers, so its speed is no yardstick: {what}",
     "baseline_missing": "the baseline has no such case",
     "candidate_missing": "the candidate no longer has this case",
+    # commits of a stack
+    "same_sources": "no file that is measured differs from the commit before",
+    "case_absent": "the commit has no such case",
+    "no_commit_before": "no commit before it could be measured on this case",
+    "combined": "together with {commits}, which could not be measured by themselves",
 }
 
 

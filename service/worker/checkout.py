@@ -185,6 +185,25 @@ class Mirror:
         dropped = self._git("rev-list", "--glob=refs/dropped/*", "--not", *_LIVE).split()
         return Standing(tuple(line), frozenset(reachable), frozenset(dropped), self._fetched_at)
 
+    def line(self, base: str, head: str, most: int) -> tuple[str, ...]:
+        """Return the commits after `base` up to `head` along first parents, oldest first; both are SHAs known here.
+
+        Raises `bad_range` when there is none, `base` is not on that line, or they are more than `most`.
+        """
+        between = ("--first-parent", head, f"^{base}")
+        count = int(self._git("rev-list", "--count", *between))
+        names = f"range: {base[:10]}..{head[:10]}"
+        if count == 0:
+            empty = "the same commit twice" if base == head else f"{head[:10]} is part of {base[:10]} (reversed?)"
+            raise JobError("bad_range", f"{names}: expected the older commit first, got {empty}", stage=STAGE)
+        if count > most:
+            raise JobError("bad_range", f"{names}: expected at most {most} commits, got {count}", stage=STAGE)
+        found = tuple(self._git("rev-list", "--reverse", *between).split())
+        if self.describe(found[0]).parents[:1] != (base,):
+            message = f"expected {base[:10]} on the first-parent line of {head[:10]}, got a commit beside it"
+            raise JobError("bad_range", f"{names}: {message}", stage=STAGE)
+        return found
+
     def check_out(self, sha: str) -> Checkout:
         """Return a worktree of the commit that equals its tree, made anew if the one on disk does not."""
         if not SHA.fullmatch(sha):

@@ -7,7 +7,8 @@ verdicts from the same procedure.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -145,26 +146,36 @@ def compare_commits(
     A candidate that cannot be built or measured raises its JobError; a baseline that cannot makes every case
     `not_comparable`.
     """
-    device = find_device(options.device, options.gpu_uuid)
-    sandbox = choose_sandbox(options.sandbox, fall_back=True)
-    data_dir = (options.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
-    run = _Run(
-        options, Host(data_dir, sandbox, options.limits, share_compiler_cache=True), device, progress or Silence()
-    )
-    if sandbox.reason:
-        run.progress.log(f"no sandbox: {sandbox.reason}")
     repository = options.repository.absolute()
     shas = {
         BASELINE: resolve_in(repository, baseline, "baseline"),
         CANDIDATE: resolve_in(repository, candidate, "candidate"),
     }
+    with held_device(options, progress or Silence()) as (host, device):
+        run = _Run(options, host, device, progress or Silence())
+        return run.compare(Mirror(host.data_dir, str(repository)), shas)
+
+
+def data_dir_of(options: ComparisonOptions) -> Path:
+    """Return where mirrors, builds and outputs lie."""
+    return (options.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+
+
+@contextmanager
+def held_device(options: ComparisonOptions, progress: ProgressListener) -> Iterator[tuple[Host, MeasuringDevice]]:
+    """Yield this machine as a host and the device that the options name, which no other s2bench process uses."""
+    device = find_device(options.device, options.gpu_uuid)
+    sandbox = choose_sandbox(options.sandbox, fall_back=True)
+    host = Host(data_dir_of(options), sandbox, options.limits, share_compiler_cache=True)
+    if sandbox.reason:
+        progress.log(f"no sandbox: {sandbox.reason}")
     lock = DeviceLock(device, options.lock_dir)
     if not lock.try_acquire():
-        run.progress.log(f"{device.name} is in use by another s2bench process: waiting")
+        progress.log(f"{device.name} is in use by another s2bench process: waiting")
         lock.acquire(options.lock_timeout_s)
     try:
-        with run.host.off_measuring_cpus():
-            return run.compare(Mirror(data_dir, str(repository)), shas)
+        with host.off_measuring_cpus():
+            yield host, device
     finally:
         lock.release()
 

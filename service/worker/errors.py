@@ -5,9 +5,9 @@ JobError
     transient    the surroundings' doing (the repository is unreachable, the disk is full): retried, counted
     device_unfit the device's doing: the measurement goes back, the device is taken out
 
-Codes: unknown_ref, no_s2attn, checkout_failed, build_failed, build_timeout, benchmark_timeout, benchmark_crashed,
-bad_document, bad_samples, no_cases, no_parent, orphaned, canary_failed, sandbox_missing, device_unfit, device_busy,
-worker_lost, internal_error.
+Codes: unknown_ref, bad_range, no_s2attn, checkout_failed, build_failed, build_timeout, benchmark_timeout,
+benchmark_crashed, bad_document, bad_samples, no_cases, no_parent, orphaned, canary_failed, sandbox_missing,
+device_unfit, device_busy, worker_lost, internal_error.
 A wrong number and a lack of evidence are verdicts, not errors; a canceled measurement raises `Canceled`.
 """
 

@@ -201,8 +201,8 @@ class Evidence:
         assert case is not None
         return CaseInput(
             pairs=[] if failure else [_observe(pair, name) for pair in self._pairs],
-            numerics=_numerics(checked.get("B")),
-            baseline_numerics=_numerics(checked.get("A")),
+            numerics=numerics_of(checked.get("B")),
+            baseline_numerics=numerics_of(checked.get("A")),
             group=case.group,
             failure=failure,
             history=self._usual.get((name, case.version)),
@@ -333,7 +333,8 @@ def _observe(pair: MeasuredPair, name: str) -> PairObservation:
     return PairObservation(pair.index, pair.order, arms["A"], arms["B"])
 
 
-def _numerics(case: CaseResult | None) -> dict[str, Any] | None:
+def numerics_of(case: CaseResult | None) -> dict[str, Any] | None:
+    """Return the check of a case's numbers as judging takes it; None when there is none."""
     if case is None or case.numerics is None:
         return None
     values = case.numerics.model_dump()

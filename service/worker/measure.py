@@ -38,7 +38,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to run: `purpose` is numerics, pair, confirm or profile.
+    """One process to run: `purpose` is numerics, pair, confirm, round or profile.
 
     It measures the cases that the glob `cases` matches, or `only` those with certain names.
     """
@@ -52,7 +52,7 @@ class ProcessSpec:
     @property
     def stage(self) -> str:
         """Return the stage that a failure of the process belongs to."""
-        return {"pair": "pairs"}.get(self.purpose, self.purpose)
+        return {"pair": "pairs", "round": "rounds"}.get(self.purpose, self.purpose)
 
     @property
     def numerics_mode(self) -> str:

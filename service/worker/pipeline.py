@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -46,6 +46,7 @@ from service.worker.storing import (
     ArmKey,
     Judged,
     RunKey,
+    StoredRun,
     failed_build,
     load_runs,
     profiled_arms,
@@ -72,13 +73,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What every measurement of a worker shares."""
+    """What every measurement of a worker shares; `runs` makes the work on a measurement, by the kind of its job."""
 
     records: Records
     host: Host
     devices: DevicePool
     device_ids: dict[str, UUID]
     stopping: threading.Event
+    runs: Mapping[str, RunFactory]
     pace: Pace = field(default_factory=Pace)
     canaries: Canaries = field(default_factory=Canaries)
     access: Access = anonymous
@@ -95,10 +97,13 @@ class Pipeline:
                 return
             log = logger.bind(measurement=str(measurement_id), commit=assignment.commit[:10], device=device.name)
             log.info("measurement_started", attempt=assignment.attempt)
-            run = MeasurementRun(self, assignment, device)
+            run = self.runs[assignment.kind](self, assignment, device)
             while not step("advance", run.advance)["done"]:
                 pass
             log.info("measurement_ended")
+
+
+RunFactory = Callable[[Pipeline, Assignment, MeasuringDevice], "MeasurementRun"]
 
 
 class MeasurementRun:
@@ -271,7 +276,7 @@ class MeasurementRun:
 
     def _check_arm(self, letter: str, evidence: Evidence) -> None:
         result = run_process(self._spec(letter, "numerics"), self._host, self._cancel.stop)
-        key = RunKey(self._id, self._assignment.attempt, "numerics", 0, "AB")
+        key = self._key("numerics", 0, "AB")
         self._records.write(self._id, lambda session, *_: self._save_runs(session, key, {letter: result}))
         evidence.add_numerics(letter, result.document)
 
@@ -306,7 +311,7 @@ class MeasurementRun:
         watched = {letter: canary.document for letter, canary in canaries.items()}
         add(index, order, results[BASELINE].document, results[CANDIDATE].document, watched)
         admitted = evidence.last_admissions()
-        self._save_pair(RunKey(self._id, self._assignment.attempt, purpose, index, order), results, canaries, admitted)
+        self._save_pair(self._key(purpose, index, order), results, canaries, admitted)
         self._rest(admitted)
 
     def _time_arm(self, letter: str, purpose: str, only: tuple[str, ...], results: dict[str, ProcessResult]) -> None:
@@ -367,13 +372,12 @@ class MeasurementRun:
 
     def _stored_evidence(self) -> Evidence:
         """Return the evidence that earlier owners of this attempt have stored."""
-        attempt = self._assignment.attempt
         policy = JudgingPolicy.for_device(self._assignment.device_class)
         policy = policy.at_level(float(self._assignment.policy.get("level", policy.told_alpha)))
         budget = int(self._assignment.policy.get("max_pairs", policy.looks[-1]))
         usual = self._records.run(lambda session: usual_cases(session, self._id, self._device.uuid))
         evidence = Evidence(self._device, policy.with_budget(max(2, budget)), usual)
-        runs = self._records.run(lambda session: load_runs(session, self._id, attempt))
+        runs = self._stored_runs()
         stored: dict[tuple[str, int], dict[str, Document]] = {}
         for run in runs:
             mode = "only" if run.purpose == "numerics" else "skip"
@@ -388,6 +392,14 @@ class MeasurementRun:
                 arms = stored[purpose, index]
                 add(index, orders[index], arms[BASELINE], arms[CANDIDATE], stored.get(("canary", index)))
         return evidence
+
+    def _stored_runs(self) -> list[StoredRun]:
+        """Return the processes that earlier owners of this attempt have stored."""
+        attempt = self._assignment.attempt
+        return self._records.run(lambda session: load_runs(session, self._id, attempt))
+
+    def _key(self, purpose: str, index: int, order: str) -> RunKey:
+        return RunKey(self._id, self._assignment.attempt, purpose, index, order)
 
     def _save_pair(
         self,

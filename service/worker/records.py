@@ -54,6 +54,7 @@ class Assignment:
     policy: dict[str, Any]
     attempt: int
     device_class: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -345,6 +346,7 @@ def _assignment(session: Session, job: Job, measurement: Measurement) -> Assignm
         policy=job.policy,
         attempt=measurement.attempt,
         device_class=measurement.device_class,
+        kind=job.kind,
     )
 
 

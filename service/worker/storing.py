@@ -18,8 +18,10 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.judging.rows import VerdictRow
 from service.models import (
     ArmRun,
+    Attribution,
     Build,
     Calibration,
     Case,
@@ -44,6 +46,7 @@ from service.worker.errors import JobError
 from service.worker.evidence import CaseSummary
 from service.worker.measure import ProcessResult
 from service.worker.profile import ProfileResult
+from service.worker.stack_evidence import CaseStack
 
 USUAL_DAYS = 30
 USUAL_VERDICTS = 1000
@@ -255,18 +258,7 @@ def save_verdicts(session: Session, judged: Judged, summaries: Sequence[CaseSumm
             Verdict,
             {"measurement_id": judged.measurement_id, "case_id": case_id},
             {
-                "verdict": row.verdict,
-                "reasons": [dict(reason) for reason in row.reasons],
-                "unit": row.unit,
-                "before": row.before,
-                "after": row.after,
-                "effect": row.effect,
-                "interval_low": row.interval_low,
-                "interval_high": row.interval_high,
-                "minimum_detectable_effect": row.minimum_detectable_effect,
-                "pairs_used": row.pairs_used,
-                "pairs_rejected": row.pairs_rejected,
-                "numerics": row.numerics,
+                **_row_values(row),
                 "evidence": summary.evidence,
                 "gpu_uuid": judged.gpu_uuid,
                 "judged_at": utc_now(),
@@ -294,6 +286,42 @@ def _save_series(session: Session, judged: Judged, case: CaseResult, case_id: UU
         "backend": backend,
     }
     return insert_missing(session, Series, key, {"unit": case.unit})
+
+
+def save_attributions(session: Session, judged: Judged, stacks: Sequence[CaseStack], ids: Mapping[str, UUID]) -> None:
+    """Store what commits did to each case; `ids` are those of the commits by SHA."""
+    for stack in stacks:
+        case_id = save_case(session, stack.summary.case)
+        for one in stack.commits:
+            row = one.row
+            insert_missing(
+                session,
+                Attribution,
+                {"measurement_id": judged.measurement_id, "case_id": case_id, "position": one.position},
+                {
+                    "commit_id": ids[one.commit],
+                    "baseline_id": ids[one.baseline],
+                    **_row_values(row),
+                    "gpu_uuid": judged.gpu_uuid,
+                },
+            )
+
+
+def _row_values(row: VerdictRow) -> dict[str, Any]:
+    return {
+        "verdict": row.verdict,
+        "reasons": [dict(reason) for reason in row.reasons],
+        "unit": row.unit,
+        "before": row.before,
+        "after": row.after,
+        "effect": row.effect,
+        "interval_low": row.interval_low,
+        "interval_high": row.interval_high,
+        "minimum_detectable_effect": row.minimum_detectable_effect,
+        "pairs_used": row.pairs_used,
+        "pairs_rejected": row.pairs_rejected,
+        "numerics": row.numerics,
+    }
 
 
 def _save_points(session: Session, judged: Judged, summary: CaseSummary, case_id: UUID) -> None:

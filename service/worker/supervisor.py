@@ -35,15 +35,17 @@ from service import engine
 from service.calibration.scheduling import IdleRule, schedule_idle
 from service.db import Database
 from service.logs import configure, logger
-from service.models import TERMINAL, Device, Measurement, Worker, utc_now
+from service.models import TERMINAL, Device, JobKind, Measurement, Worker, utc_now
 from service.worker.access import Access, anonymous
+from service.worker.bisect import BisectRun
 from service.worker.devicepool import DevicePool
 from service.worker.devices import DeviceLock, MeasuringDevice, find_devices
 from service.worker.errors import JobError
 from service.worker.host import Host, Limits
-from service.worker.pipeline import Pace, Pipeline
+from service.worker.pipeline import MeasurementRun, Pace, Pipeline, RunFactory
 from service.worker.records import Records
 from service.worker.sandbox import choose_sandbox
+from service.worker.stack import StackRun
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -121,9 +123,13 @@ class Supervisor:
         records = Records(database, worker_id, self._stopping)
         self._remove_leftovers()
         pool = DevicePool(devices, self._stopping)
-        pipeline = Pipeline(
-            records, host, pool, device_ids, self._stopping, self._options.pace, access=self._options.access
-        )
+        runs: dict[str, RunFactory] = {
+            JobKind.COMPARE: MeasurementRun,
+            JobKind.STACK: StackRun,
+            JobKind.BISECT: BisectRun,
+        }
+        pace, access = self._options.pace, self._options.access
+        pipeline = Pipeline(records, host, pool, device_ids, self._stopping, runs, pace, access=access)
         try:
             with host.off_measuring_cpus():
                 self._serve(pipeline)

@@ -236,3 +236,28 @@ def test_points_of_the_release_before_live_through_up_and_down(empty_url: str, e
     assert not inspect(empty_engine).has_table("change_point")
     db.upgrade(empty_url)
     assert db.check(empty_url) == []
+
+
+def test_jobs_of_the_release_before_are_comparisons(empty_url: str, empty_engine: Engine) -> None:
+    """What the release before writes on the newest schema, and what it had written, compares two commits."""
+    repository = text(
+        "INSERT INTO repository (id, created_at, name, url, default_branch) VALUES (:id, :now, 'r', 'u', 'main')"
+    )
+    job = text(
+        "INSERT INTO job (id, created_at, repository_id, requested_commit, requested_baseline, devices, cases,"
+        " priority, policy, state, cancel_requested, body_sha256)"
+        " VALUES (:id, :now, :repository, 'main', 'auto', '[]', '*', 1, '{}', 'done', :no, :hash)"
+    )
+    values = {"now": NOW, "repository": ID, "no": False, "hash": "0" * 64}
+    db.upgrade(empty_url, "0003")
+    with empty_engine.begin() as connection:
+        connection.execute(repository, {"id": ID, "now": NOW})
+        connection.execute(job, values | {"id": ID})
+    db.upgrade(empty_url)
+    with empty_engine.begin() as connection:
+        connection.execute(job, values | {"id": ID[:-1] + "2"})
+        assert connection.execute(text("SELECT DISTINCT kind FROM job")).scalars().all() == ["compare"]
+        assert connection.execute(text("SELECT count(*) FROM attribution")).scalar_one() == 0
+    db.downgrade(empty_url, "0003")
+    with empty_engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM job")).scalar_one() == 2

@@ -18,6 +18,14 @@ from service.embedded import command, free_port
 SELF = "cpu/forward/self"
 
 
+@pytest.fixture
+def own_lock(command_line, tmp_path):
+    """A folder for temporary files of its own: the worker of the server holds the CPU's lock in the usual one."""
+    command_line.environment["TMPDIR"] = str(tmp_path)
+    yield
+    del command_line.environment["TMPDIR"]
+
+
 def submit(command_line, commit, baseline, *more):
     return command_line("submit", commit, "--baseline", baseline, "--max-pairs", "8", "--wait", *more)
 
@@ -49,6 +57,24 @@ def test_a_commit_that_does_not_build_exits_1_with_its_log(command_line):
     assert "expected a kernel" in outcome.err
 
 
+def test_a_stack_names_its_commits(command_line):
+    outcome = submit(command_line, "slower", "base", "--stack", "--cases", SELF)
+    assert outcome.code == 1, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[0] == f"### {SELF} on cpu"
+    assert lines[2] == "| commit | subject | before | after | delta | interval | verdict |"
+    assert [line.split(" | ")[1] for line in lines[4:6]] == ["same", "slower"]
+    assert [line.rstrip(" |").rpartition(" ")[2] for line in lines[5:7]] == ["regressed", "regressed"]
+    assert "rounds" in outcome.err
+
+
+def test_a_bisection_names_its_commit(command_line):
+    outcome = submit(command_line, "slower", "base", "--bisect", "--cases", SELF)
+    assert outcome.code == 1, outcome.err
+    lines = [line for line in outcome.out.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[1] for line in lines] == ["subject", "---", "slower", ""]
+
+
 def test_status_and_cancel(command_line):
     job_id = submit(command_line, "same", "same", "--json").json()["job"]["id"]
     assert job_id in command_line("status").out
@@ -69,9 +95,17 @@ def test_status_and_cancel(command_line):
         (["status", "not-an-id"], "valid UUID"),
         (["submit", "base", "--device", "gpu/none"], "devices"),
         (["compare", "no-such-branch", "base"], "no-such-branch"),
+        (["submit", "base", "--bisect"], "the name of one case"),
+        (["submit", "base", "--bisect", "--stack"], "got both"),
+        (["attribute", "base"], "BASE..HEAD"),
+        (["attribute", "slower..base"], "reversed"),
+        (["attribute", "base..no-such-branch"], "no-such-branch"),
+        (["attribute", "base..same", "--cases", "gpu/*"], "matches none"),
+        (["bisect", "base..slower"], "--case"),
+        (["bisect", "base..base", "--case", SELF], "the same commit twice"),
     ],
 )
-def test_mistakes_exit_2_and_are_named(command_line, arguments, words):
+def test_mistakes_exit_2_and_are_named(command_line, own_lock, arguments, words):
     outcome = command_line(*arguments)
     assert outcome.code == 2, outcome.out + outcome.err
     assert words in outcome.err
@@ -84,14 +118,9 @@ def test_no_server_exits_3(command_line):
     assert "no answer" in outcome.err
 
 
-def test_compare_needs_no_server_and_saves_everything(command_line, tmp_path):
+def test_compare_needs_no_server_and_saves_everything(command_line, own_lock, tmp_path):
     saved = tmp_path / "comparison.json"
-    # The worker of the server holds the CPU: with another folder for temporary files the comparison has its own lock.
-    command_line.environment["TMPDIR"] = str(tmp_path)
-    try:
-        outcome = command_line("compare", "same", "slower", "--max-pairs", "8", "--save", str(saved))
-    finally:
-        del command_line.environment["TMPDIR"]
+    outcome = command_line("compare", "same", "slower", "--max-pairs", "8", "--save", str(saved))
     assert outcome.code == 1, outcome.err
     assert f"| {SELF} |" in outcome.out
     document = json.loads(saved.read_text())
@@ -102,10 +131,30 @@ def test_compare_needs_no_server_and_saves_everything(command_line, tmp_path):
     assert document["documents"]
 
 
+def test_attribute_needs_no_server(command_line, own_lock):
+    outcome = command_line("attribute", "base..slower", "--max-rounds", "8", "--cases", SELF)
+    assert outcome.code == 1, outcome.err
+    assert "2 commits on" in outcome.out
+    assert "8 rounds in bubblewrap" in outcome.out
+    assert re.search(r"^\| [0-9a-f]{10} \| slower \| .* \| regressed \|$", outcome.out, re.MULTILINE)
+    answer = command_line("attribute", "same..slower", "--max-rounds", "8", "--cases", SELF, "--json").json()
+    assert [row["subject"] for row in answer["commit_rows"]] == ["slower"]
+    assert answer["rows"][0]["verdict"] == "regressed"
+
+
+def test_bisect_names_the_commit(command_line, own_lock):
+    outcome = command_line("bisect", "base..slower", "--case", SELF, "--max-pairs", "8")
+    assert outcome.code == 1, outcome.err
+    slower = command_line.repository.git("rev-parse", "slower")
+    assert outcome.out.startswith(f"`{slower[:12]}` slower: {SELF} regressed by +")
+    answer = command_line("bisect", "same..slower", "--case", SELF, "--max-pairs", "8", "--json").json()
+    assert (answer["commit"], len(answer["comparisons"])) == (slower, 1)
+
+
 def test_compare_imports_neither_engine_nor_database(command_line):
     program = (
         "import sys\n"
-        "import service.cli, service.local_comparison\n"
+        "import service.cli, service.local_comparison, service.worker.attribution, service.worker.bisection\n"
         "print([name for name in ('dbos', 'sqlalchemy', 'fastapi', 'alembic', 'torch') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

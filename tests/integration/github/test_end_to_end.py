@@ -6,33 +6,10 @@ import re
 from pathlib import Path
 
 import httpx2
-from github_fake import REPOSITORY
-from github_fixtures import Loop
-from worker_fixtures import BACKWARD_SELF, FORWARD_DOWN, FORWARD_SELF, FakeRepository, RunningWorker, wait_until
+from github_fixtures import HOSTILE, Loop, all_ended, registered
+from worker_fixtures import BACKWARD_SELF, FORWARD_DOWN, FORWARD_SELF, RunningWorker, wait_until
 
-from service.models import TERMINAL, Alert, AlertEvent, Commit, Repository
-
-HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:1) @everyone #1 | `" + "long " * 2000
-
-
-def registered(loop: Loop, folder: Path) -> FakeRepository:
-    """Return a work tree with two commits; the bare repository that it pushes to is registered instead of `source`."""
-    work = FakeRepository(folder / "work")
-    bare = folder / "remote.git"
-    work.git("init", "--quiet", "--bare", "--initial-branch=main", str(bare))
-    work.git("remote", "add", "origin", str(bare))
-    work.commit("root")
-    work.commit("base", profile={"gather<64>": 1.0, "fill": 0.25})
-    work.git("push", "--quiet", "origin", "main")
-    with loop.context.database.transaction() as session:
-        row = session.query(Repository).filter(Repository.github == REPOSITORY).one()
-        row.url = str(bare)
-    return work
-
-
-def all_ended(loop: Loop) -> bool:
-    loop.outbox.work()
-    return all(job.state in TERMINAL for job in loop.jobs())
+from service.models import Alert, AlertEvent, Commit
 
 
 def test_a_pull_request_from_its_push_to_its_comment(loop: Loop, tmp_path: Path) -> None:

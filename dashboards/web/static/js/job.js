@@ -7,6 +7,7 @@ import { ago, duration, secondsBetween, shortSha, stamp } from "./format.js";
 import { jobTitle } from "./job_line.js";
 import { kernelNotes, kernelTable, kernelTools } from "./kernels.js";
 import { pairDots } from "./pairs.js";
+import { stackTables, stackTools } from "./stack_table.js";
 import { stepList } from "./steps.js";
 import { verdictTable, verdictTools } from "./verdict_table.js";
 import { stateBadge } from "./verdict.js";
@@ -152,12 +153,12 @@ function renderFacts() {
     ["Baseline", commit(job.baseline, job.requested_baseline)],
     ["Repository", [job.repository]],
     ["Cases", [element("span", { class: "mono", text: job.cases })]],
-    ["Pairs", [`at most ${job.max_pairs}`]],
+    [job.kind === "stack" ? "Rounds" : "Pairs", [`at most ${job.max_pairs}`]],
     job.pull_request ? ["Pull request", [`#${job.pull_request}`]] : null,
     job.reason && job.reason !== jobTitle(job) ? ["Reason", [job.reason]] : null,
     ["Asked", [element("time", { datetime: job.created_at, title: stamp(job.created_at), text: ago(job.created_at) })]],
     job.finished_at ? ["Took", [duration(secondsBetween(job.created_at, job.finished_at))]] : null,
-    job.state === "done" && job.commit && job.baseline ? ["Compare", [compareLink(job)]] : null,
+    job.kind === "compare" && job.state === "done" && job.commit && job.baseline ? ["Compare", [compareLink(job)]] : null,
   ].filter(Boolean);
   show(
     byId("job-facts"),
@@ -239,7 +240,7 @@ function measurementCard(measurement) {
           })
         : null,
       steps(measurement),
-      pairs.length || measurement.state === "measuring" ? pairDots(pairs, measurement.progress.budget, over) : null,
+      known.job.kind !== "stack" && (pairs.length || measurement.state === "measuring") ? pairDots(pairs, measurement.progress.budget, over) : null,
       measurement.error ? errorBox(measurement.error) : null,
     ),
   );
@@ -273,6 +274,16 @@ async function renderVerdicts() {
     jsonLink(apiUrl(`/jobs/${encodeURIComponent(jobId)}/verdicts`)),
     ...verdictTools(rows, `job-${jobId}.csv`),
   );
+  if (known.job.kind !== "compare") await renderCommits(rows);
+}
+
+/** What each commit of a stack did, or the one that a bisection found; the whole is the line in the verdicts. */
+async function renderCommits(wholes) {
+  const path = `/jobs/${encodeURIComponent(jobId)}/attribution`;
+  const { rows } = await get(path);
+  byId("commits").hidden = rows.length === 0;
+  show(byId("commits-body"), ...stackTables(rows, wholes));
+  show(byId("commits-tools"), jsonLink(apiUrl(path)), ...stackTools(rows, `commits-${jobId}.csv`));
 }
 
 /** Profiles follow the pairs and never change again: each measurement is asked once it has ended. */

@@ -6,6 +6,7 @@ import { duration, secondsBetween, words } from "./format.js";
 const TERMINAL = new Set(["done", "failed", "canceled", "expired"]);
 const USUAL = ["queued", "checkout", "build", "numerics", "pairs", "confirm", "profile", "judge"];
 const RARE = new Set(["confirm"]); // a step of those measurements alone in which something changed
+const OF_A_STACK = ["queued", "checkout", "build", "numerics", "rounds", "judge"];
 const OPTIONAL = new Set(["profile"]); // not a step of measurements from before it came
 const NAMES = {
   queued: "Queued",
@@ -14,6 +15,7 @@ const NAMES = {
   numerics: "Numerics",
   pairs: "Pairs",
   confirm: "Confirm",
+  rounds: "Rounds",
   profile: "Profile",
   judge: "Judge",
 };
@@ -30,8 +32,9 @@ export function stepList(measurement, starts, job) {
     seen.delete(stage);
     seen.set(stage, { at: since, detail });
   }
-  const usual = USUAL.filter((stage) => seen.has(stage) || !(RARE.has(stage) || (OPTIONAL.has(stage) && ended)));
-  const order = [...usual, ...[...seen.keys()].filter((stage) => !USUAL.includes(stage))];
+  const wanted = job.kind === "stack" ? OF_A_STACK : USUAL;
+  const usual = wanted.filter((stage) => seen.has(stage) || !(RARE.has(stage) || (OPTIONAL.has(stage) && ended)));
+  const order = [...usual, ...[...seen.keys()].filter((stage) => !wanted.includes(stage))];
   const happened = [...seen.keys()];
   const current = seen.has(measurement.stage) ? measurement.stage : happened.at(-1);
   const items = order.map((stage) => {

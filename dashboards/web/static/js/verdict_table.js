@@ -6,7 +6,7 @@ import { interval, percent, quantity } from "./format.js";
 import { table } from "./table.js";
 import { bySeverity, forestMark, forestReach, markdownTable, reasonText, verdictBadge } from "./verdict.js";
 
-const CSV_COLUMNS = [
+export const CSV_COLUMNS = [
   "case",
   "case_version",
   "group",
@@ -57,13 +57,13 @@ function caseCell(row) {
   return element(link ? "a" : "span", { class: "case", href: link }, breakable(row.case));
 }
 
-function intervalCell(row, reach) {
+export function intervalCell(row, reach) {
   if (row.interval_low === null) return null;
   const text = element("span", { class: "small muted nowrap", text: interval(row.interval_low, row.interval_high) });
   return element("div", { class: "effect stacked" }, forestMark(row, reach), text);
 }
 
-function verdictCell(row) {
+export function verdictCell(row) {
   const reason = reasonText(row);
   return element(
     "div",

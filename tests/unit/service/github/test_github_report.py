@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -316,3 +317,59 @@ def test_only_what_was_confirmed_fails(state: str, rows: Any, accepted: Any, exp
     found = conclude(state, rows, [{"code": "build_failed", "message": ""}], accepted)
     assert (found.status, found.conclusion) == expected
     assert 0 < len(found.title) <= 255
+
+
+# ---- stacks ----
+
+
+def commit_row(case: str, position: int, verdict: str = "unchanged", **changes: Any) -> dict[str, Any]:
+    values = {"position": position, "commit": f"{position:x}" * 40, "subject": f"number {position}"}
+    return row(case, verdict, **(values | changes))
+
+
+def stack(rows: list[dict[str, Any]], commit_rows: list[dict[str, Any]]) -> str:
+    found = findings(DeviceFindings("cpu", "done", rows), name="s2bench per commit", kind="stack")
+    return comment_body([replace(found, commit_rows=commit_rows)], LINKS)
+
+
+def test_a_stack_says_which_commit_did_what_and_how_to_repeat_it() -> None:
+    rows = [row("quiet"), row("slow", "regressed", 0.1)]
+    commits = [commit_row("quiet", 1), commit_row("slow", 1), commit_row("slow", 2, "regressed", effect=0.1)]
+    body = stack(rows, commits)
+    assert body.index("<code>slow</code> on cpu") < body.index("<code>quiet</code> on cpu")
+    lines = body[body.index("<code>slow</code> on cpu") :].splitlines()[4:7]
+    assert [line.split(" | ")[0] for line in lines] == ["| 1111111111", "| 2222222222", "| all"]
+    assert lines[1].endswith("| regressed |")
+    assert f"s2bench attribute {'b' * 40}..{'a' * 40} --device cpu" in body
+
+
+def test_a_comparison_has_no_table_of_commits() -> None:
+    assert "| commit |" not in comment_body([findings(DeviceFindings("cpu", "done", [row("a")]))], LINKS)
+
+
+@pytest.mark.parametrize(("commits", "words"), [([], "No single commit could be proven"), ([2], "2222222222")])
+def test_a_bisection_names_one_commit_or_says_that_it_cannot(commits: list[int], words: str) -> None:
+    device = DeviceFindings("cpu", "done", [row("slow", "regressed", 0.1)])
+    found = findings(device, name="bisect slow", kind="bisect", cases="slow")
+    rows = [commit_row("slow", position, "regressed") for position in commits]
+    body = comment_body([replace(found, commit_rows=rows)], LINKS)
+    assert words in body
+    assert body.count("could be proven") == (not commits)
+    assert f"s2bench bisect {'b' * 40}..{'a' * 40} --device cpu --case slow" in body
+
+
+@pytest.mark.parametrize("cases", [1, 4, 500])
+def test_what_a_stack_has_no_room_for_is_counted(cases: int) -> None:
+    names = [f"case{number:04d}" for number in range(cases)]
+    commits = [commit_row(name, position) for name in names for position in range(1, 16)]
+    body = stack([row(name) for name in names], commits)
+    assert len(body) <= MAX_CHARACTERS
+    assert body.count("| commit |") == min(cases, 4)
+    assert (f"{cases - 4} more cases: [all of them]" in body) == (cases > 4)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_hostile_comes_out_of_a_subject(text: str) -> None:
+    acting = re.sub(r"<code>[^<]*</code>", "", stack([row("a")], [commit_row("a", 1, subject=text)]))
+    for piece in ("<script", "<img", "](javascript", "@", "#1", "evil", "**bold", "&#"):
+        assert piece not in acting
