@@ -88,7 +88,7 @@ class AdmissionTable:
         mean over the arms.
         """
         return cls(
-            own=tuple(_own_reasons(arms, policy) for arms in together),
+            own=tuple(_own_reasons(arms, policy) for arms in together[earlier:]),
             sm_clocks=_clocks([[arm.sm_clock for arm in arms] for arms in together]),
             mem_clocks=_clocks([[arm.mem_clock for arm in arms] for arms in together]),
             scatter=np.array([np.mean([arm.scatter for arm in arms]) for arms in together], dtype=np.float64),
