@@ -6,9 +6,9 @@ from pathlib import Path
 
 from service.context import AppContext
 from service.github.access import fetch_access
+from service.history.rebuilding import follow_refs
 from service.models import Repository
 from service.outbox.runner import Refused, TryLater
-from service.repositories.placing import place_commits
 from service.repositories.refs import GitUnusable, RefStatus, RepositoryReader
 from service.repositories.service import local_path
 from service.worker.checkout import Mirror
@@ -85,7 +85,7 @@ def _fetched(context: AppContext, repository: Repository, head: str) -> Path:
         raise kind(f"{repository.name}: {error.message}") from error
     if standing is not None:
         with context.database.transaction() as session:
-            place_commits(session, repository.id, standing)
+            follow_refs(session, context.queue.enqueue_measurements, repository.id, standing)
     return mirror.path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import or_, update
@@ -15,9 +17,13 @@ from service.history.recording import Recorder, withdraw_from
 from service.history.replaying import replayed
 from service.history.steps import code_of
 from service.jobs.placing import Enqueue
-from service.models import HistoryRequest, Job, Measurement, Point, Series, SeriesHistory, utc_now
+from service.models import Commit, HistoryRequest, Job, Measurement, Point, Series, SeriesHistory, utc_now
+from service.repositories.placing import place_commits
 from service.stats import history
 from service.stats.history_state import PROTOCOL, SeriesState
+
+if TYPE_CHECKING:
+    from service.worker.checkout import Standing
 
 WITHDRAWN = "withdrawn"
 
@@ -50,6 +56,14 @@ def rebuild(session: Session, enqueue: Enqueue, series_id: UUID) -> SeriesState:
         measurement = session.get_one(Measurement, last.measurement_id)
         ask(session, enqueue, measurement, repository_id, [Question(series_id, case, state.search.request, None)])
     return state
+
+
+def follow_refs(session: Session, enqueue: Enqueue, repository_id: UUID, standing: Standing) -> Sequence[Commit]:
+    """Bring commits and histories in line with refs right after a fetch; return the commits that became orphans."""
+    placed = place_commits(session, repository_id, standing)
+    if placed.moved_from is not None:
+        rewind_series(session, enqueue, repository_id, placed.moved_from)
+    return placed.orphans
 
 
 def rewind_series(session: Session, enqueue: Enqueue, repository_id: UUID, position: int) -> int:

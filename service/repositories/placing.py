@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -19,25 +20,37 @@ if TYPE_CHECKING:
 _SETTLED = timedelta(minutes=10)
 
 
-def place_commits(session: Session, repository_id: UUID, standing: Standing) -> Sequence[Commit]:
-    """Bring places and `orphaned` of every known commit in line with the refs; return those that became orphans.
+@dataclass(frozen=True)
+class Placed:
+    """The commits that became orphans, and the first place of the default branch that a commit left or came to."""
+
+    orphans: Sequence[Commit]
+    moved_from: int | None
+
+
+def place_commits(session: Session, repository_id: UUID, standing: Standing) -> Placed:
+    """Bring places and `orphaned` of every known commit in line with the refs.
 
     This is the only place where commits are marked. An orphan is one that a ref held before and that none holds now: a
     force push or a deleted branch has dropped it. It is kept with all that was measured, is no baseline, and has no
     place on the default branch; it is none any more when a ref holds it again. Commits that no ref ever held stay as
-    they are. Whoever keeps something by a commit's place (a history) goes on from what is returned.
+    they are. Histories follow: `service.history.rebuilding.follow_refs`.
     """
     positions = {sha: number for number, sha in enumerate(standing.line, 1)}
-    fresh = []
+    fresh: list[Commit] = []
+    moved: set[int | None] = set()
     for commit in session.execute(select(Commit).where(Commit.repository_id == repository_id)).scalars():
+        before = commit.first_parent_position
         if commit.sha in standing.reachable:
             commit.orphaned, commit.first_parent_position = False, positions.get(commit.sha)
         elif commit.sha in standing.dropped or _has_left_the_branch(commit, standing):
             if not commit.orphaned:
                 fresh.append(commit)
             commit.orphaned, commit.first_parent_position = True, None
+        if commit.first_parent_position != before:
+            moved |= {before, commit.first_parent_position}
     session.flush()
-    return fresh
+    return Placed(fresh, min((place for place in moved if place is not None), default=None))
 
 
 def is_orphaned(session: Session, repository_id: UUID, sha: str) -> bool:

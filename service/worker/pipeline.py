@@ -207,7 +207,7 @@ class MeasurementRun:
         ids = self._records.save_commits(self._id, asked.repository_id, infos[0], infos[1] if len(infos) > 1 else None)
         standing = self._mirror.standing(asked.default_branch)
         if standing is not None:
-            self._records.place_commits(self._id, asked.repository_id, standing)
+            self._records.follow_refs(self._id, asked.repository_id, standing)
         checkouts = {CANDIDATE: self._mirror.check_out(candidate)}
         self._commits = {CANDIDATE: ids[0]}
         if baseline is None:

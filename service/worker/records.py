@@ -21,11 +21,12 @@ from sqlalchemy.orm import Session
 from service.db import Database
 from service.engine import WorkerStopping, enqueue_measurements
 from service.history.feeding import give_up
+from service.history.rebuilding import follow_refs
 from service.jobs.states import combined
 from service.logs import logger
 from service.models import TERMINAL, Device, Job, JobEvent, Measurement, Repository, State, utc_now
 from service.outbox.service import job_changed
-from service.repositories.placing import is_orphaned, place_commits
+from service.repositories.placing import is_orphaned
 from service.worker.checkout import CommitInfo, Standing
 from service.worker.errors import JobError
 from service.worker.storing import save_commit
@@ -235,11 +236,11 @@ class Records:
                 raise
             return None
 
-    def place_commits(self, measurement_id: UUID, repository_id: UUID, standing: Standing) -> None:
-        """Bring the places of commits in line with the refs that were fetched."""
+    def follow_refs(self, measurement_id: UUID, repository_id: UUID, standing: Standing) -> None:
+        """Bring commits and histories in line with the refs that were fetched."""
 
         def work(session: Session, job: Job, measurement: Measurement) -> None:
-            for commit in place_commits(session, repository_id, standing):
+            for commit in follow_refs(session, enqueue_measurements, repository_id, standing):
                 text = f"no branch, tag or pull request holds {commit.sha[:10]} any more"
                 _event(session, job, "log", {"text": text}, measurement)
 

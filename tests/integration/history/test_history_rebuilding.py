@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 
 from service import engine
 from service.history import queries
-from service.history.rebuilding import rebuild, rewind_series
+from service.history.rebuilding import follow_refs, rebuild, rewind_series
 from service.models import (
     ChangePoint,
     Commit,
@@ -25,8 +25,10 @@ from service.models import (
     Point,
     Series,
     SeriesHistory,
+    utc_now,
 )
 from service.stats.history_state import SeriesState
+from service.worker.checkout import Standing
 
 LEVELS = noise(300)
 
@@ -169,6 +171,33 @@ def test_a_force_push_takes_back_what_was_said_of_its_commits(lived: Line) -> No
     orphaned = {row.id for row in lived.rows(Commit, Commit.orphaned.is_(True))}
     marked = {row.commit_id for row in lived.rows(Point, Point.history == "off_line")}
     assert marked == orphaned
+
+
+def test_histories_follow_the_refs_of_a_fetch(lived: Line) -> None:
+    """A force push drops commits from 31 on; later refs hold them again."""
+    on_line = Commit.first_parent_position.is_not(None)
+    line = [row.sha for row in sorted(lived.rows(Commit, on_line), key=lambda row: row.first_parent_position or 0)]
+    places = {row.sha: row.first_parent_position or 0 for row in lived.rows(Commit, on_line)}
+    whole = [f"{place:040x}" for place in range(1, max(places.values()) + 1)]
+    for sha_, place in places.items():
+        whole[place - 1] = sha_
+    kept, lost = whole[:30], frozenset(whole[30:])
+
+    def follow(held: list[str], dropped: frozenset[str]) -> set[str]:
+        standing = Standing(tuple(held), frozenset(held), dropped, utc_now())
+        with lived.database.transaction() as session:
+            enqueue = engine.enqueue_measurements
+            return {row.sha for row in follow_refs(session, enqueue, lived.repository_id, standing)}
+
+    before = lived.state()
+    assert follow(whole, frozenset()) == set()
+    assert lived.state() == before
+    assert follow(kept, lost) == lost & set(line)
+    assert lived.changes() == [(19, 20, "confirmed")]
+    assert lived.state().last == 30
+    assert follow(whole, frozenset()) == set()
+    assert lived.state().last == before.last
+    assert lived.state().tracks[0].points == before.tracks[0].points
 
 
 def test_the_answer_of_a_job_about_lost_commits_changes_nothing(lived: Line) -> None:

@@ -37,9 +37,10 @@ def standing(line: str = "", others: str = "", dropped: str = "") -> Standing:
     return Standing(on_line, reachable, frozenset(names[one] for one in dropped), utc_now())
 
 
-def place(database: Database, repository_id: UUID, found: Standing) -> list[str]:
+def place(database: Database, repository_id: UUID, found: Standing) -> tuple[list[str], int | None]:
     with database.transaction() as session:
-        return sorted(commit.sha for commit in place_commits(session, repository_id, found))
+        placed = place_commits(session, repository_id, found)
+        return sorted(commit.sha for commit in placed.orphans), placed.moved_from
 
 
 def places(database: Database) -> dict[str, tuple[bool, int | None]]:
@@ -50,12 +51,12 @@ def places(database: Database) -> dict[str, tuple[bool, int | None]]:
 def test_each_goes_where_refs_hold_it(database: Database, repository_id: UUID) -> None:
     for sha, position in ((A, 1), (B, 2), (C, None), (D, None)):
         store(database, repository_id, sha, position)
-    assert place(database, repository_id, standing("ac", "d", dropped="b")) == [B]
+    assert place(database, repository_id, standing("ac", "d", dropped="b")) == ([B], 2)
     assert places(database) == {A: (False, 1), B: (True, None), C: (False, 2), D: (False, None)}
-    assert place(database, repository_id, standing("ac", "d", dropped="b")) == [], "told once"
+    assert place(database, repository_id, standing("ac", "d", dropped="b")) == ([], None), "told once"
     with database.reading() as session:
         assert [is_orphaned(session, repository_id, sha) for sha in (A, B, "e" * 40)] == [False, True, False]
-    assert place(database, repository_id, standing("abc")) == []
+    assert place(database, repository_id, standing("abc")) == ([], 2)
     assert places(database) == {A: (False, 1), B: (False, 2), C: (False, 3), D: (False, None)}
 
 
@@ -64,7 +65,7 @@ def test_what_a_host_cannot_know_is_left_alone(database: Database, repository_id
     store(database, repository_id, A, None)
     store(database, repository_id, B, 2, age_s=5)
     store(database, repository_id, C, 3)
-    assert place(database, repository_id, standing("d")) == [C]
+    assert place(database, repository_id, standing("d")) == ([C], 3)
     assert places(database) == {A: (False, None), B: (False, 2), C: (True, None)}
 
 
