@@ -241,8 +241,8 @@ class Judged:
 
     @property
     def is_calibration(self) -> bool:
-        """Whether both arms are one commit."""
-        return self.commits.get("A") == self.commits["B"]
+        """Whether both arms are one commit. What has more than two of them (a stack, a bisection) gives no `commits`."""
+        return "B" in self.commits and self.commits.get("A") == self.commits["B"]
 
 
 def save_verdicts(session: Session, judged: Judged, summaries: Sequence[CaseSummary]) -> None:
