@@ -36,7 +36,7 @@ def test_the_guilty_commit_in_a_gap_is_found_by_jobs(database: Database, reposit
     (first,) = line.waiting()
     assert (first.baseline, first.candidate) == (GUILTY - 2, NEWEST)
     with RunningWorker(database, tmp_path):
-        wait_until(lambda: line.rows(ChangePoint) or not line.waiting(), 120, "a change point")
+        wait_until(lambda: line.rows(ChangePoint) or not line.waiting(), 200, "a change point")
         wait_until(lambda: not line.waiting(), 30, "the end of all jobs")
     assert line.changes() == [(GUILTY - 1, GUILTY, "confirmed")]
     (change,) = line.rows(ChangePoint)
@@ -50,7 +50,7 @@ def test_the_guilty_commit_in_a_gap_is_found_by_jobs(database: Database, reposit
     assert any("~" in job.requested_commit for job in jobs)
     assert all(job.state == "done" for job in jobs)
     assert [one.outcome for one in line.rows(HistoryRequest)][-1] == "regressed"
-    assert [case.name for case in line.rows(Case)] == [FORWARD_SELF]
+    assert {case.name for case in line.rows(Case, ~Case.name.startswith("canary/"))} == {FORWARD_SELF}
     found = {commit.id: commit.first_parent_position for commit in line.rows(Commit)}
     assert {found[point.commit_id] for point in line.rows(Point, Point.history == "ok")} >= {GUILTY, NEWEST}
 
