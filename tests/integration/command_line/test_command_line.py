@@ -34,10 +34,11 @@ def test_a_slower_commit_exits_1_and_prints_the_table(command_line):
     outcome = submit(command_line, "slower", "same")
     assert outcome.code == 1, outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0] == "| case | before | after | delta | interval | verdict |"
-    assert lines[2].startswith(f"| {SELF} |")
-    assert lines[2].endswith("| regressed |")
-    assert len(lines) == 5
+    assert lines[0].startswith("### cpu: 1 regressed, ")
+    assert lines[2] == "| case | before | after | delta | interval | verdict |"
+    assert lines[4].startswith(f"| {SELF} |")
+    assert lines[4].endswith("| regressed |")
+    assert len(lines) == 7
     assert "pairs" in outcome.err
 
 
