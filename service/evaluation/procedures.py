@@ -45,7 +45,7 @@ def service_with_history(gpu: SimulatedGpu) -> Answer:
 def _run_service(gpu: SimulatedGpu, history: CaseHistory | None) -> Answer:
     decision = run_job(gpu.pair, gpu.rest, JudgingPolicy(), history)
     assert decision.verdict is not None
-    return Answer(decision.verdict, decision.pairs_used + decision.pairs_rejected)
+    return Answer(decision.verdict, decision.pairs_measured)
 
 
 def five_percent(gpu: SimulatedGpu) -> Answer:

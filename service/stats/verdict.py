@@ -131,3 +131,9 @@ class CaseDecision:
     p_value: float | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     claim: Verdict | None = None
+
+    @property
+    def pairs_measured(self) -> int:
+        """All pairs that the case took: used, rejected, and those that were to confirm its claim."""
+        fresh = self.evidence.get("confirmation", {"pairs": ()})["pairs"]
+        return self.pairs_used + self.pairs_rejected + len(fresh)

@@ -48,8 +48,7 @@ def judged_job(sim: Any, policy: JudgingPolicy | None = None) -> CaseDecision:
 def in_scorers_words(decision: CaseDecision) -> tuple[str, int]:
     """Return the verdict as the scorer calls it, and how many pairs it took, those that confirm a change included."""
     verdict = str(decision.verdict)
-    fresh = decision.evidence.get("confirmation", {"pairs": ()})["pairs"]
-    return NAMES.get(verdict, verdict), decision.pairs_used + decision.pairs_rejected + len(fresh)
+    return NAMES.get(verdict, verdict), decision.pairs_measured
 
 
 def job_procedure(sim: Any) -> tuple[str, int]:
