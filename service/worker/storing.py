@@ -241,7 +241,7 @@ class Judged:
 
     @property
     def is_calibration(self) -> bool:
-        """Whether both arms are one commit. What has more than two of them (a stack, a bisection) gives no `commits`."""
+        """Whether both arms are one commit. What compares more than two (a stack, a bisection) gives no `commits`."""
         return "B" in self.commits and self.commits.get("A") == self.commits["B"]
 
 
