@@ -16,7 +16,9 @@ DECIDED = ("regressed", "improved", "unchanged")
 def calibration_table(sums: Sequence[Sum]) -> str:
     """Return the sums as a Markdown table ending in a newline, a dash where nothing is known."""
     lines = [f"| {' | '.join(HEADINGS)} |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
-    lines += [f"| {' | '.join(markdown.plain(cell) for cell in _cells(one))} |" for one in sums]
+    for one in sums:
+        cells = _cells(one)
+        lines.append(markdown.line([*map(markdown.named, cells[:2]), *map(markdown.plain, cells[2:])]))
     return "\n".join(lines) + "\n"
 
 
