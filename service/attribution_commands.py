@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from service.command_options import AsJson, DataDir, console
+from service.command_options import AsJson, DataDir, LocalDevice, console
 from service.report import Exit, exit_code
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Repository = Annotated[Path | None, typer.Option(help="Git repository; default: the one around here.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 TimeBudget = Annotated[float | None, typer.Option(help="Start no further round after so many seconds.")]
 NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run code of commits in plain child processes.")]
 
@@ -29,7 +28,7 @@ NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run code of commi
 def attribute(
     commits: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="Commits of one line, at most 20.")],
     repository: Repository = None,
-    device: Device = "cpu",
+    device: LocalDevice = "cpu",
     cases: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     max_rounds: Annotated[int, typer.Option(min=2, help="At most so many rounds of processes.")] = 48,
     time_budget_s: TimeBudget = None,
@@ -59,7 +58,7 @@ def bisect(
     commits: Annotated[str, typer.Argument(metavar="GOOD..BAD", help="Commits of one line.")],
     case: Annotated[str, typer.Option(help="Name of the one case to follow.")],
     repository: Repository = None,
-    device: Device = "cpu",
+    device: LocalDevice = "cpu",
     max_pairs: Annotated[int, typer.Option(min=2, help="At most so many pairs of processes per comparison.")] = 48,
     data_dir: DataDir = None,
     no_sandbox: NoSandbox = False,

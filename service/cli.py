@@ -21,6 +21,7 @@ from service.command_options import (
     DEFAULT_SERVER,
     AsJson,
     DataDir,
+    LocalDevice,
     Server,
     TokenOption,
     connection,
@@ -261,7 +262,7 @@ def compare(
     baseline: Annotated[str, typer.Argument(help="Commit to compare with (A).")],
     candidate: Annotated[str, typer.Argument(help="Commit to judge (B).")],
     repository: Annotated[Path | None, typer.Option(help="Git repository; default: the one around here.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: LocalDevice = "cpu",
     cases: Annotated[str, typer.Option(help="Glob over case names.")] = "*",
     max_pairs: Annotated[int, typer.Option(min=2, help="At most so many pairs, before changes are confirmed.")] = 48,
     time_budget_s: Annotated[float | None, typer.Option(help="Start no further pair after so many seconds.")] = None,
@@ -294,7 +295,7 @@ app.command()(bisect)
 def judge(
     before: Annotated[str, typer.Argument(help="Times of the baseline, one per process, separated by commas.")],
     after: Annotated[str, typer.Argument(help="Times of the candidate, likewise and in the same unit.")],
-    device: Annotated[str, typer.Option(help="cpu or cuda: whose rules say what would be enough.")] = "cpu",
+    device: LocalDevice = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Say what times that were not taken in pairs are worth: never a verdict, but how many pairs would give one."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -26,6 +26,7 @@ Server = Annotated[str, typer.Option(envvar="S2BENCH_SERVER", help="Base URL of 
 TokenOption = Annotated[str | None, typer.Option("--token", envvar="S2BENCH_TOKEN", help="Access token for writes.")]
 PIPE_WIDTH = 140
 DEFAULT_SERVER = "http://127.0.0.1:8272"
+LocalDevice = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device of this machine.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 

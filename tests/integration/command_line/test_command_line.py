@@ -104,6 +104,10 @@ def test_status_and_cancel(command_line):
         (["attribute", "base..same", "--cases", "gpu/*"], "matches none"),
         (["bisect", "base..slower"], "--case"),
         (["bisect", "base..base", "--case", SELF], "the same commit twice"),
+        (["compare", "base", "same", "--device", "tpu"], "--device"),
+        (["attribute", "base..same", "--device", "tpu"], "--device"),
+        (["bisect", "base..same", "--case", SELF, "--device", "tpu"], "--device"),
+        (["judge", "1,2", "2,3", "--device", "tpu"], "--device"),
     ],
 )
 def test_mistakes_exit_2_and_are_named(command_line, own_lock, arguments, words):
