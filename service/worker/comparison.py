@@ -62,7 +62,10 @@ class Silence:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """What to compare and how long; `max_pairs` None means the policy's own number, `gpu_uuid` None the first GPU."""
+    """What to compare and how long; `max_pairs` None means the policy's own number, `gpu_uuid` None the first GPU.
+
+    `profile` says whether kernels are profiled once the pairs are measured.
+    """
 
     repository: Path = field(default_factory=Path.cwd)
     device: str = "cpu"
@@ -76,6 +79,7 @@ class ComparisonOptions:
     lock_dir: Path | None = None
     lock_timeout_s: float = 600.0
     rest_s: float = 1.0
+    profile: bool = True
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ class _Run:
     def _profile(self, evidence: Evidence) -> dict[str, dict[str, Any]]:
         """Profile both arms, if there is time left: the outcome by letter, whatever it is."""
         profiles: dict[str, dict[str, Any]] = {}
-        if self._out_of_time():
+        if not self._options.profile or self._out_of_time():
             return profiles
         self.progress.stage("profile")
         for letter in (BASELINE, CANDIDATE):
