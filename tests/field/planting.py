@@ -1,4 +1,4 @@
-"""Commits whose effect is known: this work tree with a suite of its own, more work in it, and a device at its power cap.
+"""Commits whose effect is known: this work tree with a suite of its own, more work in it, a device at its power cap.
 
 More work is real work: a case of batch 200 runs 201, 202, 204 or 210 of them (0.5, 1, 2, 5 %) and says nothing of it.
 All commits have the same `csrc`, so one build serves them all.
@@ -77,7 +77,7 @@ def plant(folder: Path) -> Planted:
 
 
 def many_small_cases() -> list[Case]:
-    """Return cases of 0.05 to 0.5 ms in every direction, type and some numbers of channels: their names end in /b8, /b16 or /b32."""
+    """Return cases of every direction and type, in some numbers of channels; their names end in /b8, /b16 or /b32."""
     shapes = (((64, 128), (64, 128), 0.1), ((64, 128), (32, 64), 0.15), ((32, 64), (64, 128), 0.15))
     kinds = itertools.product(shapes, ((16, 1), (32, 1), (64, 1), (128, 2), (96, 1)), (8, 16, 32))
     return [

@@ -99,7 +99,7 @@ def tally(recordings: Iterable[Recording]) -> dict[tuple[str, float], Counter[st
 def table(recordings: Sequence[Recording]) -> str:
     """Return the confusion table as Markdown."""
     counts = tally(recordings)
-    names = [name for name in ("unchanged", "regressed", "improved", "inconclusive", "throttled", "environment")]
+    names = ["unchanged", "regressed", "improved", "inconclusive", "throttled", "environment"]
     names += sorted({name for one in counts.values() for name in one} - set(names))
     lines = ["| scenario | work added | " + " | ".join(names) + " |", "| --- | ---: |" + " ---: |" * len(names)]
     for (scenario, more), verdicts in counts.items():

@@ -25,8 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
-
 from planting import Planted, plant
 from recording import Recording, base_then_candidate, load, record, save, table
 
