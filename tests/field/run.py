@@ -122,9 +122,8 @@ def run_scenario(
         recording = record(comparison, scenario.name, {} if baseline == candidate else planted.more)
         yield recording
         longest = max(longest, time.monotonic() - started)
-        _say(
-            f"{scenario.name}: {comparison.pairs} + {comparison.fresh_pairs} pairs, {longest:.0f} s\n{table([recording])}"
-        )
+        pairs = f"{comparison.pairs} + {comparison.fresh_pairs} pairs"
+        _say(f"{scenario.name}: {pairs}, {longest:.0f} s\n{table([recording])}")
         if not scenario.again:
             return
 
