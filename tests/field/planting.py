@@ -139,7 +139,7 @@ def _grow(folder: Path, more: Mapping[str, int]) -> None:
 def _heat(folder: Path) -> None:
     path = folder / "s2attn/benchmarks/measure.py"
     text = path.read_text(encoding="utf-8")
-    first = '    """Take one sample of a GPU case, queued behind a spin.'
+    first = '    """Take one sample of a GPU case, queued behind a spin'
     if text.count(first) != 1:
         raise AssertionError(f"{path.name}: expected sample_cuda with its docstring")
     line_end = text.index("\n", text.index(first)) + 1
