@@ -45,6 +45,7 @@ CUDA_SOURCES = (
     "csrc/cuda/instances/tile_float16.cu",
     "csrc/cuda/instances/tile_float32.cu",
     "csrc/cuda/launch.cu",
+    "csrc/cuda/spin.cu",
 )
 # What each library is made from, headers included: a change anywhere else leaves its key alone.
 KEYED_PATHS = {

@@ -17,9 +17,12 @@ extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void
 namespace s2attn {
 namespace {
 
-void* current_stream(const at::Tensor& q) {
+// Half a minute or so: nobody means to wait longer, and a spin cannot be stopped.
+constexpr int64_t kMaxSpinCycles = int64_t{1} << 36;
+
+void* current_stream(const at::Tensor& tensor) {
   void* stream = nullptr;
-  const int32_t error = aoti_torch_get_current_cuda_stream(q.device().index(), &stream);
+  const int32_t error = aoti_torch_get_current_cuda_stream(tensor.device().index(), &stream);
   TORCH_INTERNAL_ASSERT(error == 0);
   return stream;
 }
@@ -80,6 +83,18 @@ std::vector<std::string> cuda_candidates(at::IntArrayRef out_shape, at::IntArray
   return cuda::list_candidates(shape, {storage_of(dtype, "CUDA"), arcs[0], arcs[1]}, pass);
 }
 
+// Keeps the current stream busy for that many cycles of the SM clock and writes int64 [4]: clock64 at start and end,
+// then %globaltimer at start and end in ns, both 0 where that timer does not advance. For the clock beside a measurement.
+void spin(const at::Tensor& stamps, int64_t cycles) {
+  TORCH_CHECK(stamps.is_cuda(), "stamps: got device ", stamps.device(), ", expected a CUDA device");
+  check_dtype({"stamps", stamps}, at::kLong);
+  TORCH_CHECK(stamps.sizes() == at::IntArrayRef({4}), "stamps: got shape ", stamps.sizes(), ", expected [4]");
+  TORCH_CHECK(stamps.is_contiguous(), "stamps: got strides ", stamps.strides(), ", expected a contiguous tensor");
+  TORCH_CHECK(cycles >= 0 && cycles <= kMaxSpinCycles, "cycles: got ", cycles, ", expected 0 .. ", kMaxSpinCycles);
+  const c10::DeviceGuard guard(stamps.device());
+  cuda::spin(stamps.mutable_data_ptr<int64_t>(), cycles, current_stream(stamps));
+}
+
 }  // namespace
 }  // namespace s2attn
 
@@ -92,6 +107,7 @@ TORCH_LIBRARY_FRAGMENT(s2attn, m) {
       "cuda_candidates(int[2] out_shape, int[2] in_shape, int[2] arcs, int heads, int[2] channels, ScalarType dtype, "
       "str kernel_pass) -> str[]",
       &s2attn::cuda_candidates);
+  m.def("spin(Tensor(a!) stamps, int cycles) -> ()", &s2attn::spin);
 }
 
 TORCH_LIBRARY_IMPL(s2attn, CUDA, m) {

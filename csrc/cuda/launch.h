@@ -27,4 +27,7 @@ std::string describe_backward(const Shape& shape, const Call& call);
 // What may be measured in place of the policy of a pass, see candidates() in select.h. pass: by its name.
 std::vector<std::string> list_candidates(const Shape& shape, const Call& call, std::string_view pass);
 
+// Occupies the current device for that many cycles and writes int64[4] stamps, see kernels/spin.cuh.
+void spin(int64_t* stamps, int64_t cycles, void* stream);
+
 }  // namespace s2attn::cuda

@@ -35,8 +35,9 @@ class CaseRecord:
         Wall-clock milliseconds of the host until the call returned; on a CPU that is the call itself.
     queued
         Whether the device had not begun when the last launch returned, so that no launch time is in the sample.
-    cycles
-        Device clock cycles per sample, or None where no clock of the device can be read.
+    device_clock_before_mhz, device_clock_after_mhz
+        SM clock as the GPU itself read it, in a spin right before and one right after the sample; None where its timer
+        stood still. Empty on a CPU.
     """
 
     case: Case
@@ -48,7 +49,8 @@ class CaseRecord:
     sample_end_s: list[float] = field(default_factory=list)
     host_enqueue_ms: list[float] = field(default_factory=list)
     queued: list[bool] = field(default_factory=list)
-    cycles: list[float] | None = None
+    device_clock_before_mhz: list[float | None] = field(default_factory=list)
+    device_clock_after_mhz: list[float | None] = field(default_factory=list)
     warmups: int = 0
     numerics: dict[str, Any] | None = None
 
@@ -81,7 +83,8 @@ class CaseRecord:
             "sample_end_s": self.sample_end_s,
             "host_enqueue_ms": self.host_enqueue_ms,
             "queued": self.queued,
-            "cycles": self.cycles,
+            "device_clock_before_mhz": self.device_clock_before_mhz,
+            "device_clock_after_mhz": self.device_clock_after_mhz,
             "warmups": self.warmups,
             "numerics": self.numerics,
         }

@@ -3,6 +3,7 @@
 CPU: the cases take turns, one sample each, so that a disturbance of some ten milliseconds costs every case one sample
 and not one case its median. GPU: case after case, every sample queued behind a spin kernel, so that the host is ahead
 and no launch time is inside the events (medians of processes then scatter by 0.04-0.2 % instead of 0.7-4 %, H200).
+That spin and a short one behind the sample read the SM clock.
 """
 
 from __future__ import annotations
@@ -13,23 +14,20 @@ import math
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.device_clock import Spin
 from s2attn.benchmarks.document import CaseRecord
 from s2attn.benchmarks.telemetry import Clock
 from s2attn.benchmarks.workload import Workload
 
 WARMUPS = 3
-SPIN_MS = 0.5
 # NVML reports a clock that rose from idle up to 0.2 s late (H200, driver 580, 2026-11).
 WAKE_S = 0.3
 _WAKE_CYCLES = 2_000_000
-# A host that needs longer than this to enqueue one call is not worth waiting for: the samples say queued = false.
-_LONGEST_SPIN_MS = 20.0
 
 
 class Timed(Protocol):
@@ -95,50 +93,12 @@ def sample_cpu(workload: Timed, record: CaseRecord, clock: Clock, index: int) ->
     _append(record, elapsed_ms, stamps, host_enqueue_ms=(wall_end_ns - wall_start_ns) * 1e-6 / calls)
 
 
-@dataclass(frozen=True)
-class Spin:
-    """A calibrated spin kernel: ``cycles`` of the SM clock take about ``milliseconds``.
-
-    ``overhead_ms`` is what events around a spin show beyond its cycles (launch gaps), so that the elapsed time of a
-    spin tells the SM clock right before a sample.
-    """
-
-    cycles: int
-    milliseconds: float
-    overhead_ms: float
-
-    def scaled(self, milliseconds: float) -> Spin:
-        """Return a spin of another length."""
-        cycles = round(self.cycles * milliseconds / self.milliseconds)
-        return Spin(cycles, milliseconds, self.overhead_ms)
-
-    def hiding(self, enqueue_ms: float) -> Spin:
-        """Return a spin, no shorter, that outlasts a host which needs that long to enqueue one call."""
-        return self.scaled(min(max(self.milliseconds, 3 * enqueue_ms), _LONGEST_SPIN_MS))
-
-    def clock_khz(self, elapsed_ms: float) -> float:
-        """Return cycles per millisecond, from the elapsed time of this spin."""
-        return self.cycles / max(elapsed_ms - self.overhead_ms, 1e-6)
-
-
 def wake(cuda: Any, seconds: float = WAKE_S) -> None:
     """Keep the device busy until its clock and NVML's late readings of it have risen from idle."""
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
-        _spin_ms(cuda, _WAKE_CYCLES)
-
-
-def calibrate_spin(cuda: Any, milliseconds: float = SPIN_MS, cycles: int = 1_000_000) -> Spin:
-    """Return a spin of about the given length at the present SM clock.
-
-    Of two lengths, taken in turns, the shortest times belong to the highest clock, also while it rises from idle; their
-    difference is free of launch gaps.
-    """
-    measured = [(_spin_ms(cuda, cycles), _spin_ms(cuda, 2 * cycles)) for _ in range(10)]
-    single, double = (min(times) for times in zip(*measured, strict=True))
-    per_cycles_ms = max(double - single, 1e-6)
-    spin = Spin(cycles, per_cycles_ms, max(single - per_cycles_ms, 0.0))
-    return spin.scaled(milliseconds)
+        cuda._sleep(_WAKE_CYCLES)
+        cuda.synchronize()
 
 
 def measure_cuda(
@@ -153,7 +113,6 @@ def measure_cuda(
             enqueue_ms = (time.perf_counter_ns() - start_ns) * 1e-6
         cuda.synchronize()
         record.warmups = WARMUPS
-        record.cycles = []
         spin = spin.hiding(enqueue_ms)
         flush = flush_buffer(workload.inputs[0].q.device, cuda) if workload.case.flush_l2 else None
         with no_garbage_collection():
@@ -164,10 +123,9 @@ def measure_cuda(
 
 
 def sample_cuda(workload: Timed, record: CaseRecord, clock: Clock, index: int, *, spin: Spin, cuda: Any) -> None:
-    """Take one sample of a GPU case, queued behind a spin."""
-    before, start, end = (cuda.Event(enable_timing=True) for _ in range(3))
-    before.record()
-    cuda._sleep(spin.cycles)
+    """Take one sample of a GPU case, queued behind a spin and with a short spin behind it."""
+    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    spin.clock.spin(0, spin.cycles)
     host_start_ns = time.perf_counter_ns()
     start.record()
     outputs = workload.call(index)
@@ -176,14 +134,16 @@ def sample_cuda(workload: Timed, record: CaseRecord, clock: Clock, index: int, *
     # the start event lies right behind the spin: while it has not happened, the device has not begun and nothing of
     # the host's launch time can be in the sample
     queued = not start.query()
+    spin.clock.spin(1, spin.after_cycles)
     end.synchronize()
     seen_ns = time.perf_counter_ns()
     del outputs
     elapsed_ms = _checked(float(start.elapsed_time(end)), record)
     stamps = (clock.seconds(seen_ns - round(elapsed_ms * 1e6)), clock.seconds(seen_ns))
+    before_mhz, after_mhz = spin.clock.read_mhz()
     _append(record, elapsed_ms, stamps, host_enqueue_ms=(host_end_ns - host_start_ns) * 1e-6, queued=queued)
-    if record.cycles is not None:
-        record.cycles.append(round(elapsed_ms * spin.clock_khz(float(before.elapsed_time(start)))))
+    record.device_clock_before_mhz.append(before_mhz)
+    record.device_clock_after_mhz.append(after_mhz)
 
 
 def _checked(elapsed_ms: float, record: CaseRecord) -> float:
@@ -200,15 +160,6 @@ def _append(
     record.sample_end_s.append(stamps_s[1])
     record.host_enqueue_ms.append(round(host_enqueue_ms, 6))
     record.queued.append(queued)
-
-
-def _spin_ms(cuda: Any, cycles: int) -> float:
-    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    cuda._sleep(cycles)
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
 
 
 def flush_buffer(device: torch.device, cuda: Any) -> torch.Tensor:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.device_clock import DeviceClock, calibrate_spin
 from s2attn.benchmarks.document import CaseRecord
 from s2attn.benchmarks.measure import (
     WARMUPS,
     Timed,
-    calibrate_spin,
     flush_buffer,
     no_garbage_collection,
     sample_cpu,
@@ -60,8 +60,9 @@ def _cpu_sampler(clock: Clock) -> Sampler:
 def _cuda_sampler(case: Case, clock: Clock, enqueue_ms: float) -> Sampler:
     cuda: Any = torch.cuda
     wake(cuda)
-    spin = calibrate_spin(cuda).hiding(enqueue_ms)
-    flush = flush_buffer(torch.device("cuda"), cuda) if case.flush_l2 else None
+    device = torch.device("cuda")
+    spin = calibrate_spin(DeviceClock(device)).hiding(enqueue_ms)
+    flush = flush_buffer(device, cuda) if case.flush_l2 else None
 
     def sample(timed: Timed, record: CaseRecord, index: int) -> None:
         if flush is not None:

@@ -12,9 +12,10 @@ import torch
 
 import s2attn
 from s2attn.benchmarks.cases import Case, Device
+from s2attn.benchmarks.device_clock import DeviceClock, calibrate_spin
 from s2attn.benchmarks.document import PROTOCOL, CaseRecord
 from s2attn.benchmarks.environment import describe_environment, describe_gpu
-from s2attn.benchmarks.measure import calibrate_spin, failure_of, measure_cpu, measure_cuda, wake
+from s2attn.benchmarks.measure import failure_of, measure_cpu, measure_cuda, wake
 from s2attn.benchmarks.numerics import check_workload
 from s2attn.benchmarks.nvml import NvmlSource, gpu_source
 from s2attn.benchmarks.proc import cpu_source
@@ -107,7 +108,7 @@ def _run_on_gpu(records: list[CaseRecord], options: RunOptions, clock: Clock) ->
         with failure_of(record):
             if spin is None:
                 wake(torch.cuda)
-                spin = calibrate_spin(torch.cuda)
+                spin = calibrate_spin(DeviceClock(torch.device("cuda")))
             measure_cuda(workload, record, clock, options.samples, spin=spin)
 
 

@@ -1,13 +1,16 @@
+import itertools
 import math
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.device_clock import AFTER_MS, ClockUnreadableError, DeviceClock, Spin, calibrate_spin
 from s2attn.benchmarks.document import CaseRecord
-from s2attn.benchmarks.measure import WARMUPS, Spin, calibrate_spin, measure_cpu, measure_cuda
+from s2attn.benchmarks.measure import WARMUPS, measure_cpu, measure_cuda
 from s2attn.benchmarks.telemetry import Clock
 
 KILOHERTZ = 1_980_000.0
@@ -31,10 +34,17 @@ class FakeWorkload:
 
 
 class FakeCuda:
-    """A device whose clock advances by what is queued: spins of known cycles and kernels of known times."""
+    """A device whose clock advances by what is queued: spins of known cycles and kernels of known times.
+
+    `kilohertz` may change from spin to spin; a timer that stands still stamps zeros.
+    """
 
     def __init__(self, kernel_ms: list[float], *, host_is_ahead: bool = True) -> None:
         self.kernel_ms = iter(kernel_ms)
+        self.kilohertz = itertools.repeat(KILOHERTZ)
+        self.timer_advances = True
+        self.spun_ms: list[float] = []
+        self.cycles, self.timer_ns = 7_000, 9_000
         self.now_ms = 0.0
         self.host_is_ahead = host_is_ahead
         self.synchronized = 0
@@ -60,8 +70,14 @@ class FakeCuda:
 
         self.Event = Event
 
-    def _sleep(self, cycles: int) -> None:
-        self.now_ms += GAP_MS / 2 + cycles / KILOHERTZ
+    def spin(self, stamps: torch.Tensor, cycles: int) -> None:
+        elapsed_ms = cycles / next(self.kilohertz)
+        self.now_ms += GAP_MS / 2 + elapsed_ms
+        after_ns = self.timer_ns + round(1e6 * elapsed_ms)
+        times = (self.timer_ns, after_ns) if self.timer_advances else (0, 0)
+        stamps.copy_(torch.tensor([self.cycles, self.cycles + cycles, *times]))
+        self.cycles, self.timer_ns = self.cycles + cycles, after_ns
+        self.spun_ms.append(elapsed_ms)
 
     def synchronize(self) -> None:
         self.synchronized += 1
@@ -78,6 +94,22 @@ class FakeGpuWorkload(FakeWorkload):
     def call(self, index: int) -> tuple[torch.Tensor, ...]:
         self.cuda.run_kernel()
         return super().call(index)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeCuda]:
+    """Make a fake device on which the operator `s2attn::spin` spins."""
+
+    def make(kernel_ms: list[float], **options: bool) -> FakeCuda:
+        cuda = FakeCuda(kernel_ms, **options)
+        monkeypatch.setattr(torch.ops.s2attn, "spin", cuda.spin, raising=False)
+        return cuda
+
+    return make
+
+
+def half_millisecond() -> Spin:
+    return Spin(DeviceClock(torch.device("cpu")), 990_000, 0.5)
 
 
 def test_cpu_cases_take_turns_and_stamps_fit_the_samples(make_case) -> None:
@@ -98,7 +130,7 @@ def test_cpu_cases_take_turns_and_stamps_fit_the_samples(make_case) -> None:
         assert record.warmups == WARMUPS
         assert all(cpu <= wall for cpu, wall in zip(record.samples, record.host_enqueue_ms, strict=True))
         assert record.queued == [True] * 5
-        assert record.cycles is None
+        assert record.device_clock_before_mhz == record.device_clock_after_mhz == []
         for wall, start_s, end_s in zip(
             record.host_enqueue_ms, record.sample_start_s, record.sample_end_s, strict=True
         ):
@@ -124,52 +156,75 @@ def test_a_case_that_raises_keeps_its_samples_and_spares_the_others(make_case) -
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
-def test_a_sample_that_is_no_time_fails_the_case(make_case, bad: float) -> None:
+def test_a_sample_that_is_no_time_fails_the_case(make_case, gpu, bad: float) -> None:
     case = make_case(device="cuda", threads=None)
-    cuda = FakeCuda([0.5] * (WARMUPS + 2) + [bad - GAP_MS / 2])
+    cuda = gpu([0.5] * (WARMUPS + 2) + [bad - GAP_MS / 2])
     record = CaseRecord(case)
-    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 5, spin=Spin(990_000, 0.5, GAP_MS), cuda=cuda)
+    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 5, spin=half_millisecond(), cuda=cuda)
     entry = record.to_json()
     assert entry["status"] == "failed"
     assert "BadSampleError: sample 2 is" in entry["error"]
-    assert len(entry["samples"]) == len(entry["cycles"]) == 2
+    columns = ("samples", "device_clock_before_mhz", "device_clock_after_mhz")
+    assert [len(entry[name]) for name in columns] == [2, 2, 2]
 
 
-def test_calibration_finds_the_clock_and_removes_the_gaps() -> None:
-    spin = calibrate_spin(FakeCuda([]), milliseconds=0.5)
-    assert spin.cycles == pytest.approx(0.5 * KILOHERTZ, rel=1e-6)
-    assert spin.overhead_ms == pytest.approx(GAP_MS, rel=1e-3)
-    assert spin.clock_khz(0.5 + GAP_MS) == pytest.approx(KILOHERTZ, rel=1e-6)
+def test_calibration_goes_by_the_highest_clock_and_knows_no_gaps(gpu) -> None:
+    cuda = gpu([])
+    cuda.kilohertz = itertools.chain([345_000.0, 1_200_000.0], itertools.repeat(KILOHERTZ))
+    spin = calibrate_spin(DeviceClock(torch.device("cpu")), milliseconds=0.5)
+    assert spin.cycles == pytest.approx(0.5 * KILOHERTZ, rel=1e-4)
+    assert spin.after_cycles == pytest.approx(AFTER_MS * KILOHERTZ, rel=1e-4)
+    longer = spin.hiding(1.0)
+    assert (longer.milliseconds, longer.cycles) == (3.0, pytest.approx(3.0 * KILOHERTZ, rel=1e-4))
+    assert longer.after_cycles == spin.after_cycles
+    assert spin.hiding(0.1) == spin
+    assert spin.hiding(1e3).milliseconds == 20.0
 
 
-def test_gpu_samples_are_times_of_the_device_with_cycles_and_the_check_of_the_host(make_case) -> None:
+def test_a_timer_that_stands_still_is_no_clock(gpu, make_case) -> None:
+    case = make_case(device="cuda", threads=None)
+    cuda = gpu([1.0] * (WARMUPS + 2))
+    cuda.timer_advances = False
+    with pytest.raises(ClockUnreadableError, match="%globaltimer"):
+        calibrate_spin(DeviceClock(torch.device("cpu")))
+    record = CaseRecord(case)
+    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 2, spin=half_millisecond(), cuda=cuda)
+    assert not record.failed
+    assert record.device_clock_before_mhz == record.device_clock_after_mhz == [None, None]
+
+
+def test_gpu_samples_are_times_of_the_device_with_its_clock_and_the_check_of_the_host(make_case, gpu) -> None:
     case = make_case(device="cuda", threads=None, input_sets=3)
     times = [1.0, 1.1, 1.2, 1.3, 1.4]
-    cuda = FakeCuda([9.0] * WARMUPS + times)
-    spin = calibrate_spin(cuda)
+    cuda = gpu([9.0] * WARMUPS + times)
+    spin = calibrate_spin(DeviceClock(torch.device("cpu")))
+    cuda.spun_ms.clear()
+    cuda.kilohertz = itertools.cycle([KILOHERTZ, 0.75 * KILOHERTZ])
     clock, record = Clock(), CaseRecord(case)
     workload = FakeGpuWorkload(case, cuda)
     measure_cuda(workload, record, clock, len(times), spin=spin, cuda=cuda)
     assert not record.failed, record.error
     assert record.samples == pytest.approx([t + GAP_MS / 2 for t in times])
     assert record.queued == [True] * 5
-    assert record.cycles == pytest.approx([t * KILOHERTZ for t in record.samples], rel=1e-3)
+    assert record.device_clock_before_mhz == pytest.approx([1e-3 * KILOHERTZ] * 5, rel=1e-4)
+    assert record.device_clock_after_mhz == pytest.approx([0.75e-3 * KILOHERTZ] * 5, rel=1e-4)
+    assert cuda.spun_ms == pytest.approx([0.5, AFTER_MS / 0.75] * 5, rel=1e-4)
     assert workload.indices == [*range(WARMUPS), *range(5)]
     for sample, start_s, end_s in zip(record.samples, record.sample_start_s, record.sample_end_s, strict=True):
         assert end_s - start_s == pytest.approx(sample * 1e-3, abs=2e-6)
 
 
-def test_a_host_that_was_not_ahead_is_recorded(make_case) -> None:
+def test_a_host_that_was_not_ahead_is_recorded(make_case, gpu) -> None:
     case = make_case(device="cuda", threads=None)
-    cuda = FakeCuda([1.0] * (WARMUPS + 2), host_is_ahead=False)
+    cuda = gpu([1.0] * (WARMUPS + 2), host_is_ahead=False)
     record = CaseRecord(case)
-    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 2, spin=Spin(990_000, 0.5, 0.0), cuda=cuda)
+    measure_cuda(FakeGpuWorkload(case, cuda), record, Clock(), 2, spin=half_millisecond(), cuda=cuda)
     assert record.queued == [False, False]
 
 
-def test_a_host_that_enqueues_slowly_gets_a_longer_spin(make_case) -> None:
+def test_a_host_that_enqueues_slowly_gets_a_longer_spin(make_case, gpu) -> None:
     case = make_case(device="cuda", threads=None)
-    cuda = FakeCuda([1.0] * (WARMUPS + 1))
+    cuda = gpu([1.0] * (WARMUPS + 1))
     workload = FakeGpuWorkload(case, cuda)
     quick = workload.call
 
@@ -179,5 +234,5 @@ def test_a_host_that_enqueues_slowly_gets_a_longer_spin(make_case) -> None:
 
     workload.call = slow  # type: ignore[method-assign]
     before = cuda.now_ms
-    measure_cuda(workload, CaseRecord(case), Clock(), 1, spin=Spin(990_000, 0.5, 0.0), cuda=cuda)
+    measure_cuda(workload, CaseRecord(case), Clock(), 1, spin=half_millisecond(), cuda=cuda)
     assert cuda.now_ms - before - (WARMUPS + 1) > 5.9  # 3 x 2 ms of spin instead of 0.5
