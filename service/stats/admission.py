@@ -148,7 +148,8 @@ def admit(
     """Return for every pair whether it is admitted, with all reason codes against it.
 
     GPU: no more than 5 % of the samples of either arm throttled; SM and memory clocks of the arms within 1.5 % and not
-    under 96 % of the job's upper clock nor below what history has shown; no foreign compute process; no new ECC or Xid
+    under 96 % of the job's upper clock nor below what history has shown; the arms' clocks as the device read them
+    within `device_clock_tolerance`, if there is one and both were read; no foreign compute process; no new ECC or Xid
     error. A power cap is no reason by itself, only when it differs between the arms. CPU: no more than 5 % steal or
     foreign load. Clocks that are unreadable in every pair are not judged. Source: verdicts of this project's design,
     thresholds in `policy`.
@@ -161,6 +162,7 @@ def rejection_reasons(admissions: Sequence[Admission], policy: JudgingPolicy) ->
     limits: dict[str, float] = {
         "throttle_flagged": policy.max_throttled_share,
         "clocks_differ": policy.clock_tolerance,
+        "device_clocks_differ": policy.device_clock_tolerance or 0.0,
         "clock_low": policy.clock_floor,
         "steal": policy.max_steal_share,
         "foreign_load": policy.max_foreign_share,
@@ -180,7 +182,8 @@ def _own_reasons(arms: Sequence[ArmObservation], policy: JudgingPolicy) -> tuple
     capped = [arm.power_capped_share for arm in arms]
     against = {
         "throttle_flagged": worst("throttled_share") > policy.max_throttled_share,
-        "clocks_differ": _differ(arms, "sm_clock", policy) or _differ(arms, "mem_clock", policy),
+        "clocks_differ": any(_differ(arms, clock, policy.clock_tolerance) for clock in ("sm_clock", "mem_clock")),
+        "device_clocks_differ": _differ(arms, "device_clock", policy.device_clock_tolerance),
         "power_cap_uneven": max(capped) - min(capped) > policy.power_cap_tolerance,
         "foreign_process": worst("foreign_processes") > 0,
         "device_error": worst("new_errors") > 0,
@@ -191,11 +194,11 @@ def _own_reasons(arms: Sequence[ArmObservation], policy: JudgingPolicy) -> tuple
     return tuple(code for code, strikes in against.items() if strikes)
 
 
-def _differ(arms: Sequence[ArmObservation], clock: str, policy: JudgingPolicy) -> bool:
+def _differ(arms: Sequence[ArmObservation], clock: str, tolerance: float | None) -> bool:
     clocks = [getattr(arm, clock) for arm in arms]
-    if None in clocks:
+    if tolerance is None or None in clocks:
         return False
-    return bool(np.log(max(clocks) / min(clocks)) > policy.clock_tolerance)
+    return bool(np.log(max(clocks) / min(clocks)) > tolerance)
 
 
 def _stable_at_low_clock(highest: Floats, scatter: Floats, rule: JudgingPolicy) -> NDArray[np.bool_]:

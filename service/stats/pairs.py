@@ -36,6 +36,8 @@ class ArmObservation:
         New ECC or Xid errors since the process started.
     power_capped_share : float in [0, 1]
         Share of the samples with the software power cap as reason.
+    device_clock : float or None
+        Median SM clock as the device itself read it around the samples, in the unit of `sm_clock`; None: unread.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class ArmObservation:
     foreign_processes: int = 0
     new_errors: int = 0
     power_capped_share: float = 0.0
+    device_clock: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", checked_samples("samples", self.samples))
@@ -59,7 +62,7 @@ class ArmObservation:
             share = getattr(self, name)
             if not (math.isfinite(share) and 0.0 <= share <= 1.0):
                 raise ValueError(f"{name}: expected a share from 0 to 1, got {share!r}")
-        for name in ("sm_clock", "mem_clock"):
+        for name in ("sm_clock", "mem_clock", "device_clock"):
             clock = getattr(self, name)
             if clock is not None and not (math.isfinite(clock) and clock > 0.0):
                 raise ValueError(f"{name}: expected a finite clock above 0 or None, got {clock!r}")

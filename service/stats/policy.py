@@ -40,6 +40,8 @@ class JudgingPolicy:
     max_throttled_share, clock_tolerance, clock_floor, clock_quantile, power_cap_tolerance
         Admission on GPUs: share of throttled samples; difference between the arms' clocks; share of the job's upper
         clock (that quantile over the pairs) which a clock must reach; difference between the arms' capped shares.
+    device_clock_tolerance
+        Difference between the arms' clocks as the device itself read them; None: shown, but no reason to reject.
     max_steal_share, max_foreign_share
         Admission on CPUs.
     min_admitted_share, hopeless_after, hopeless_share
@@ -79,6 +81,7 @@ class JudgingPolicy:
     min_samples: int = 5
     max_throttled_share: float = 0.05
     clock_tolerance: float = 0.015
+    device_clock_tolerance: float | None = None
     clock_floor: float = 0.96
     clock_quantile: float = 0.75
     power_cap_tolerance: float = 0.2
@@ -110,6 +113,9 @@ class JudgingPolicy:
         for name in ("sd_floor", "equivalence"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)!r}")
+        if self.device_clock_tolerance is not None and not self.device_clock_tolerance > 0.0:
+            got = self.device_clock_tolerance
+            raise ValueError(f"device_clock_tolerance: expected a number above 0 or None, got {got!r}")
         if not 0.0 < self.look_share <= 1.0:
             raise ValueError(f"look_share: expected a share above 0 and up to 1, got {self.look_share!r}")
         if not 0.0 <= self.trim < 0.5:

@@ -317,6 +317,8 @@ def _evidence(
                 "log_cycle_ratio": pair.log_cycle_ratio,
                 "clock_before": pair.baseline.sm_clock,
                 "clock_after": pair.candidate.sm_clock,
+                "device_clock_before": pair.baseline.device_clock,
+                "device_clock_after": pair.candidate.device_clock,
                 "power_capped_before": pair.baseline.power_capped_share,
                 "power_capped_after": pair.candidate.power_capped_share,
                 "before": pair.baseline.median,

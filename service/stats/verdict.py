@@ -42,6 +42,8 @@ SENTENCES = {
     "under_half_admitted": "only {admitted} of {measured} pairs could be used",
     "throttle_flagged": "{count} of {measured} pairs: more than {limit:.0%} of the samples were throttled",
     "clocks_differ": "{count} of {measured} pairs: the arms' clocks differ by more than {limit:.1%}",
+    "device_clocks_differ": "{count} of {measured} pairs: the arms' clocks, read on the device, differ by more than"
+    " {limit:.1%}",
     "clock_low": "{count} of {measured} pairs: a clock under {limit:.0%} of the job's upper clock",
     "clock_unseen": "{count} of {measured} pairs: a clock below what this device and case have shown so far",
     "clock_unreadable": "{count} of {measured} pairs: a clock could not be read although others could",

@@ -76,7 +76,8 @@ class CaseResult(_Strict):
     sample_end_s: list[FiniteFloat]
     host_enqueue_ms: list[NonNegative]
     queued: list[bool]
-    cycles: list[NonNegative] | None = None
+    device_clock_before_mhz: list[Positive | None] = []
+    device_clock_after_mhz: list[Positive | None] = []
     warmups: Annotated[int, Field(ge=0)] = 0
     numerics: Numerics | None = None
 
@@ -84,7 +85,8 @@ class CaseResult(_Strict):
     def _parallel(self) -> Self:
         count = len(self.samples)
         lists: dict[str, Sized] = {"sample_start_s": self.sample_start_s, "sample_end_s": self.sample_end_s}
-        lists |= {"host_enqueue_ms": self.host_enqueue_ms, "queued": self.queued, "cycles": self.cycles or []}
+        lists |= {"host_enqueue_ms": self.host_enqueue_ms, "queued": self.queued}
+        lists |= {name: getattr(self, name) for name in ("device_clock_before_mhz", "device_clock_after_mhz")}
         for name, values in lists.items():
             if len(values) not in (0, count):
                 raise ValueError(f"{name}: expected {count} entries as in samples, got {len(values)}")

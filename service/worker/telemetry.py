@@ -33,6 +33,7 @@ def observe(document: Document, case: CaseResult) -> ArmObservation:
         throttled_share=_flagged_share(telemetry, THROTTLE_REASONS, (start, end)),
         sm_clock=_clock(times, _column(telemetry, "sm_clock_mhz"), window),
         mem_clock=_clock(times, _column(telemetry, "mem_clock_mhz"), window),
+        device_clock=_device_clock(case),
         steal_share=_mean_share(times, _column(telemetry, "steal_share"), window),
         foreign_share=_mean_share(times, _column(telemetry, "foreign_share"), window),
         foreign_processes=int(foreign.max()) if foreign.size else 0,
@@ -50,12 +51,7 @@ def _column(telemetry: Telemetry, name: str) -> np.ndarray:
 
 
 def _clock(times: np.ndarray, values: np.ndarray, window: tuple[float, float]) -> float | None:
-    """Return the median of the readings about a window, without those that still show the idle clock from before it.
-
-    The clock that a spin kernel before each sample shows is recorded with the samples as cycles, but not used here: on
-    an H200 it scattered by 1 to 3 % between processes whose times agreed within 0.05 % (gaps between launches count as
-    spinning), while NVML read a flat 1980 MHz.
-    """
+    """Return the median of the readings about a window, without those that still show the idle clock from before it."""
     known = np.isfinite(values) & (values > 0)
     times, values = times[known], values[known]
     if not values.size:
@@ -64,6 +60,13 @@ def _clock(times: np.ndarray, values: np.ndarray, window: tuple[float, float]) -
     times, values = times[awake], values[awake]
     near = values[(times >= window[0]) & (times <= window[1] + LAG_S)]
     return float(np.median(near)) if near.size else float(values[int(np.argmin(np.abs(times - sum(window) / 2)))])
+
+
+def _device_clock(case: CaseResult) -> float | None:
+    """Return the median over the samples of what the device read around each: the mean of before and after."""
+    readings = zip(case.device_clock_before_mhz, case.device_clock_after_mhz, strict=False)
+    means = [(before + after) / 2 for before, after in readings if before is not None and after is not None]
+    return float(np.median(means)) if means else None
 
 
 def _within(times: np.ndarray, values: np.ndarray, window: tuple[float, float]) -> np.ndarray:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from service.stats.admission import Admission, CaseHistory, admit, rejection_reasons
@@ -51,6 +53,21 @@ def test_a_clock_under_96_percent_of_the_upper_clock_rejects(make_pairs, make_ar
     assert result[-1].admitted is admitted
     assert result[-1].reasons == (() if admitted else ("clock_low",))
     assert all(one.admitted for one in result[:-1])
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "candidate", "admitted"),
+    [(None, 900.0, True), (0.01, 1009.0, True), (0.01, 1011.0, False), (0.01, 989.0, False), (0.01, None, True)],
+)
+def test_the_clocks_that_the_device_read_decide_within_their_tolerance(make_pairs, tolerance, candidate, admitted):
+    policy = replace(GPU, device_clock_tolerance=tolerance)
+    for first, second in ((1000.0, candidate), (candidate, 1000.0)):
+        pairs = make_pairs(EVEN, both={"sm_clock": 1980.0, "device_clock": first}, candidate={"device_clock": second})
+        result = admit(pairs, policy)
+        assert {one.reasons for one in result} == {() if admitted else ("device_clocks_differ",)}
+    if not admitted:
+        (why,) = rejection_reasons(result, policy)
+        assert why.detail == "8 of 8 pairs: the arms' clocks, read on the device, differ by more than 1.0%"
 
 
 def test_scaling_all_clocks_changes_nothing(make_pairs):

@@ -49,6 +49,13 @@ def test_a_budget_of_one_pair_is_refused():
         JudgingPolicy().with_budget(1)
 
 
+@pytest.mark.parametrize("tolerance", [0.0, -0.01, float("nan")])
+def test_a_tolerance_of_device_clocks_is_above_zero_or_none(tolerance):
+    with pytest.raises(ValueError, match="device_clock_tolerance: expected a number above 0 or None, got"):
+        JudgingPolicy(device_clock_tolerance=tolerance)
+    assert JudgingPolicy().device_clock_tolerance is None
+
+
 def test_round_trip_through_json():
     policy = JudgingPolicy.for_device("cpu").with_budget(20)
     assert JudgingPolicy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy

@@ -331,13 +331,16 @@ def test_indices_must_increase(make_pairs):
 
 
 def test_the_evidence_is_json_and_enough_to_draw_the_decision_again(make_pairs):
-    pairs = make_pairs(noise(22, 20, sd=0.006, mean=0.01), candidate={"throttled_share": 0.5}, only=[4])
+    odd = {"throttled_share": 0.5, "device_clock": 1965.0}
+    pairs = make_pairs(noise(22, 20, sd=0.006, mean=0.01), both={"device_clock": 1980.0}, candidate=odd, only=[4])
     decision = decide(pairs, POLICY, final=True)
     evidence = json.loads(json.dumps(decision.evidence, allow_nan=False))
     assert [one["index"] for one in evidence["pairs"]] == list(range(20))
     assert [one["order"] for one in evidence["pairs"][:2]] == ["AB", "BA"]
     assert evidence["pairs"][4]["admitted"] is False
     assert evidence["pairs"][4]["reasons"] == ["throttle_flagged"]
+    clocks = [(one["device_clock_before"], one["device_clock_after"]) for one in evidence["pairs"]]
+    assert clocks == [(1980.0, 1965.0) if at == 4 else (None, None) for at in range(20)]
     look = evidence["looks"][0]
     ratios = {one["index"]: one["log_ratio"] for one in evidence["pairs"]}
     used = np.array([ratios[index] for index in look["admitted"]])

@@ -13,6 +13,7 @@ import pytest
 
 from service.worker.document import DocumentError, Expected, read_document, read_file
 
+GOLDEN = Path(__file__).parents[3] / "data" / "documents" / "protocol1_cpu.json"
 EXPECTED = Expected("A", "/checkout/s2attn", "cpu", "with", "pairs")
 
 
@@ -86,6 +87,41 @@ def test_a_sound_document_is_read() -> None:
     assert document.environment.model_dump()["more"] == {"x": [1, 2]}
     assert document.case("cpu/forward/down") is document.cases[1]
     assert document.case("nothing") is None
+
+
+def test_the_documents_of_older_commits_are_read() -> None:
+    raw = GOLDEN.read_bytes()
+    assert b'"cycles"' in raw
+    document = read_document(raw, EXPECTED)
+    assert all(case.device_clock_before_mhz == case.device_clock_after_mhz == [] for case in document.cases)
+
+
+def test_clocks_of_the_device_come_with_the_samples_or_not_at_all() -> None:
+    data = sound()
+    data["cases"][0] |= {"device_clock_before_mhz": [1980, None, 1979.5], "device_clock_after_mhz": []}
+    first, second = read_document(json.dumps(data).encode(), EXPECTED).cases
+    assert first.device_clock_before_mhz == [1980.0, None, 1979.5]
+    assert second.device_clock_after_mhz == []
+
+
+@pytest.mark.parametrize("name", ["device_clock_before_mhz", "device_clock_after_mhz"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1980.0], "expected 3 entries as in samples, got 1"),
+        ([1980.0, 0.0, 1980.0], "greater than 0, got 0.0"),
+        ([1980.0, float("inf"), 1980.0], "finite number, got inf"),
+        (None, "valid list, got None"),
+    ],
+)
+def test_clocks_of_the_device_that_are_none_are_refused(name: str, value: object, message: str) -> None:
+    data = sound()
+    data["cases"][1][name] = value
+    error = read(data)
+    assert error is not None
+    assert error.code == "bad_document"
+    assert name in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 0, None, "1.0", True])

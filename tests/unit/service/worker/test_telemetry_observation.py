@@ -13,7 +13,12 @@ from service.worker.telemetry import observe
 START = [0.0, 1.0, 2.0, 3.0]
 
 
-def document(columns: list[str], rows: list[list[Any]], counters: dict[str, Any] | None = None) -> Document:
+def document(
+    columns: list[str],
+    rows: list[list[Any]],
+    counters: dict[str, Any] | None = None,
+    case_fields: dict[str, Any] | None = None,
+) -> Document:
     """Return a document with one case of four samples, 10 ms long, one second apart."""
     case = {
         "name": "case",
@@ -32,6 +37,7 @@ def document(columns: list[str], rows: list[list[Any]], counters: dict[str, Any]
         "sample_end_s": [start + 0.01 for start in START],
         "host_enqueue_ms": [],
         "queued": [],
+        **(case_fields or {}),
     }
     data = {
         "protocol": 1,
@@ -85,10 +91,21 @@ def test_a_clock_that_falls_by_less_than_half_is_seen() -> None:
     assert seen.sm_clock == 1410.0
 
 
-def test_the_clock_of_the_spin_kernel_is_not_the_clock_of_the_case() -> None:
-    cycles = {"cycles": [1.9e7, 1.919e7, 1.938e7, 1.957e7]}
-    read = document(["sm_clock_mhz"], [[1.0, 1755], [2.0, 1755]])
-    assert observe(read, read.cases[0].model_copy(update=cycles)).sm_clock == 1755.0
+def test_the_clock_that_the_device_read_is_the_median_over_the_samples_and_not_nvmls() -> None:
+    around = {
+        "device_clock_before_mhz": [1980.0, None, 1970.0, 1900.0],
+        "device_clock_after_mhz": [1960.0, 345.0, 1960.0, 1880.0],
+    }
+    read = document(["sm_clock_mhz"], [[1.0, 1755], [2.0, 1755]], case_fields=around)
+    seen = observe(read, read.cases[0])
+    assert (seen.sm_clock, seen.device_clock) == (1755.0, 1965.0)
+
+
+@pytest.mark.parametrize("readings", [[], [None] * 4])
+def test_a_clock_that_the_device_never_read_is_none(readings: list[None]) -> None:
+    both = {"device_clock_before_mhz": readings, "device_clock_after_mhz": [1980.0] * 4}
+    seen = observe(read := document([], [], case_fields=both), read.cases[0])
+    assert seen.device_clock is None
 
 
 def test_what_cannot_be_read_is_not_made_up() -> None:
