@@ -90,8 +90,10 @@ void backward(const BackwardParams& params, const Call& call, void* stream) {
     const auto launch_key =
         key.variant == Variant::tile ? launch_tile_backward_key<storage_t> : launch_gather_backward_key<storage_t>;
     const auto on = static_cast<cudaStream_t>(stream);
+    // of float32 the query owners also correct the statistics that the key owners read
+    const bool corrected = call.storage == Storage::float32 && (params.dk || params.dv);
     launch_backward_statistics<storage_t>(query, params, on);
-    if (params.dq) launch_query(query, params, on);
+    if (params.dq || corrected) launch_query(query, params, on);
     if (params.dk || params.dv) launch_key(key, params, on);
   });
 }

@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   query.load(static_cast<const storage_t*>(p.q) + owner.point * features + offset);
   dy.load(static_cast<const storage_t*>(p.dy) + owner.point * features_out + offset_out);
   dq.clear();
+  WeightSums sums;
   PartnerCursor cursor(p.query_table, p.shape.key, owner, lane_index() / Row::kGroup, kGroups);
   while (!cursor.done()) {
     Partner partners[kBatch];
@@ -53,11 +54,18 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
       const float probability = p.quad_weights[partners[i].lat] * exp2f(score - statistics.x);
       const float ds = probability * (group_sum<Row::kGroup>(products[i]) - statistics.y);
       dq.add(ds, k + partners[i].point * features);
+      if constexpr (kCorrected<storage_t>) sums.add(probability, ds);
     }
   }
   __syncwarp();
   merge_groups(dq);
-  dq.store(1.0f, static_cast<storage_t*>(p.dq) + owner.point * features + offset);
+  float factor = 1.0f;
+  if constexpr (kCorrected<storage_t>) {
+    const WeightSums all{sum_of_groups<Row>(sums.probability), sum_of_groups<Row>(sums.gradient)};
+    factor = all.factor();
+    if (lane_index() == 0) query_statistics(p)[row] = all.corrected(statistics);
+  }
+  if (p.dq) dq.store(factor, static_cast<storage_t*>(p.dq) + owner.point * features + offset);
 }
 
 template <typename storage_t, typename Row>

@@ -3,10 +3,13 @@
 //   backward_statistics_two_pass finds it anew, in a pass for the maximum and one for the sum, and needs no saved one.
 // Layout: NHWC, contiguous; heads packed in the channels.
 // Mapping: one warp per query and head.
-// Numerics: float32; deterministic.
+// Numerics: float32; deterministic. lse and y come rounded, and so would p and delta: alike for all keys of a query, so
+//   that nothing averages out. float32 query owners therefore sum p and ds too, which should give 1 and 0, scale dq by
+//   what they give and correct these statistics for the key owners, which run after them.
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "forward_two_pass.cuh"
 
@@ -15,6 +18,26 @@ namespace s2attn::cuda {
 __device__ inline float2* query_statistics(const BackwardParams& p) {
   return reinterpret_cast<float2*>(p.workspace);
 }
+
+// Half types round far more than that away.
+template <typename storage_t>
+constexpr bool kCorrected = std::is_same_v<storage_t, float>;
+
+// Sums of a query's weights p and of their gradients ds.
+struct WeightSums {
+  float probability = 0.0f;
+  float gradient = 0.0f;
+
+  __device__ void add(float p, float ds) {
+    probability += p;
+    gradient += ds;
+  }
+  __device__ float factor() const { return probability == 0.0f ? 1.0f : 1.0f / probability; }
+  __device__ float2 corrected(float2 statistics) const {
+    if (probability == 0.0f) return statistics;
+    return {statistics.x + log2f(probability), statistics.y + gradient / probability};
+  }
+};
 
 template <typename storage_t>
 __device__ float delta_of(const BackwardParams& p, int64_t row) {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
     const int64_t point = points[i];
     query_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.q) + point * pitch + channel;
     dy_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.dy) + point * pitch_out + channel_out;
-    dq_rows[i] = point < 0 ? nullptr : static_cast<storage_t*>(p.dq) + point * pitch + channel;
+    dq_rows[i] = point < 0 || !p.dq ? nullptr : static_cast<storage_t*>(p.dq) + point * pitch + channel;
     statistics[i] = point < 0 ? float2{} : query_statistics(p)[point * p.shape.heads + tile.head];
   }
   typename Cores::OwnerTile queries, dy;
@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
       nullptr,
       0};
   const StripSource source{p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights};
+  WeightSums sums[2];
   stream_strips<Tile::kGroups>(
       memory, source, partners, tile, Cores::first_column(),
       [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
@@ -59,13 +60,24 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
         for (int i = 0; i < kCount; ++i)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const float probability = exp2_approximate(s[i][e] * kLog2E + (weight - statistics[e / 2].x));
+            const float exponent = s[i][e] * kLog2E + (weight - statistics[e / 2].x);
             const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
+            const float probability = held ? exp2_approximate(exponent) : 0.0f;
             ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
+            if constexpr (kCorrected<storage_t>) sums[e / 2].add(probability, ds[i][e]);
           }
         Cores::accumulate(dq, ds, k);
       });
-  Cores::store(dq, {1.0f, 1.0f}, dq_rows, p.shape.channels);
+  float factors[2] = {1.0f, 1.0f};
+  if constexpr (kCorrected<storage_t>)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const WeightSums all{quad_sum(sums[i].probability), quad_sum(sums[i].gradient)};
+      factors[i] = all.factor();
+      if (points[i] >= 0 && lane_index() % 4 == 0)
+        query_statistics(p)[points[i] * p.shape.heads + tile.head] = all.corrected(statistics[i]);
+    }
+  Cores::store(dq, factors, dq_rows, p.shape.channels);
 #endif
 }
 
