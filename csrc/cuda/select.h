@@ -98,7 +98,7 @@ inline KernelPolicy select_variant(const ProblemFacts& facts, Pass pass, std::st
     throw std::invalid_argument(
         "S2ATTN_CUDA_VARIANT: got tile for " + std::to_string(facts.channels) + " and " +
         std::to_string(facts.channels_out) + " channels per head on sm_" + std::to_string(facts.architecture) +
-        ", expected sm_80 or later, at most 64 channels in multiples of 16 bytes and aligned tensors");
+        ", expected sm_80 or later, at most 128 channels (float32 backward: 64) in multiples of 16 bytes and aligned tensors");
   }
   throw std::invalid_argument("S2ATTN_CUDA_VARIANT: got " + std::string(variant) + ", expected one of " + known);
 }

@@ -67,6 +67,10 @@ inline constexpr TileRow kTileTable[] = {
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 64, 2, 2, 2}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 128, {128, 4, 48, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 128, {128, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 128, {128, 4, 64, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 4, 32, 2, 2, 2}, {}},
 };
 
 struct GatherRow {

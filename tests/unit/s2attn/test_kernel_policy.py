@@ -148,6 +148,7 @@ def test_the_narrowest_portable_policy_that_fits_is_chosen(
         ({"channels": 8, "channels_out": 40}, 64),
         ({"storage": FLOAT32, "channels": 36, "channels_out": 4}, 64),
         ({"architecture": 80}, 64),
+        ({"channels": 72}, 128),
     ],
 )
 def test_a_tile_is_chosen_where_one_fits(chooser: Path, passes: int, facts: dict[str, int], room: int) -> None:
@@ -159,7 +160,7 @@ def test_a_tile_is_chosen_where_one_fits(chooser: Path, passes: int, facts: dict
     "facts",
     [
         {"channels": 65},
-        {"channels": 72},
+        {"channels": 136},
         {"channels_out": 12},  # 24 bytes: no whole packet
         {"alignment_bytes": 8},
         {"architecture": 75},  # no tensor cores of this kind
@@ -187,12 +188,14 @@ def test_a_tile_that_a_block_has_no_shared_memory_for_is_not_chosen(chooser: Pat
     assert chosen(chooser, shared_bytes=needed - 1) == "gather{vector 4, group 16, chunks 1} untuned"
 
 
-# The tiles by pass, storage and room, as they were before rows had a scope.
+# The tiles by storage, room and pass.
 H200_TILES = {
     (2, 32): ("rows 2x96, groups 4, blocks 4", "rows 2x96, groups 2, blocks 4", "rows 2x96, groups 2, blocks 3"),
     (2, 64): ("rows 2x80, groups 4, blocks 4", "rows 2x80, groups 2, blocks 3", "rows 2x80, groups 2, blocks 3"),
     (4, 32): ("rows 2x64, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
     (4, 64): ("rows 2x64, groups 2, blocks 2",) * 3,
+    (2, 128): ("rows 2x48, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
+    (4, 128): ("rows 2x32, groups 2, blocks 2",),
 }
 GATHER_POLICIES = ((4, 4, 1), (4, 8, 1), (4, 16, 1), (4, 32, 1), (1, 8, 1), (1, 32, 2), (1, 32, 0))
 
@@ -205,8 +208,8 @@ def expected_policy(facts: dict[str, int | str]) -> str:
     widest, size = max(channels, channels_out), 4 if storage == FLOAT32 else 2
     measured_here = architecture == 90 and width <= 7
     whole = alignment == 16 and all(count * size % 16 == 0 for count in (channels, channels_out))
-    if architecture >= 80 and whole and widest <= 64:
-        room = 32 if widest <= 32 else 64
+    room = next(room for room in (32, 64, 128, 1 << 31) if widest <= room)
+    if architecture >= 80 and whole and int(facts["pass"]) < len(H200_TILES.get((size, room), ())):
         measured = measured_here and room == 64 and facts["pass"] == 0 and storage != FLOAT16
         tile = f"tile{{channels {room}, octets 4, {H200_TILES[size, room][int(facts['pass'])]}}}"
         return tile if measured else f"{tile} untuned"

@@ -115,7 +115,7 @@ def test_the_full_suite_holds_every_configuration_forward_and_backward_in_three_
     full = select(["full/*"], "cuda")
     assert {case.suite for case in full} == {GPU_SUITE, FULL_SUITE}
     operator = [case for case in full if not case.is_module and not case.is_global]
-    assert len(operator) == 12 * 3 * 2
+    assert len(operator) == 13 * 3 * 2
     configurations = {
         (case.in_shape[0], case.out_shape[0], case.theta_cutoff, case.channels_in, case.heads) for case in operator
     }
@@ -126,6 +126,7 @@ def test_the_full_suite_holds_every_configuration_forward_and_backward_in_three_
         (360, 360, 0.017, 64, 1),
         (360, 360, 0.03, 64, 1),
         (360, 360, 0.03, 256, 4),
+        (360, 360, 0.03, 128, 1),
         (360, 180, 0.03, 64, 1),
         (360, 180, 0.1, 64, 1),
         (180, 360, 0.03, 64, 1),
