@@ -29,6 +29,7 @@ from service.worker.sandbox import OUTPUT_TAIL_BYTES, Child, Outcome, Places, ma
 
 STAGE = "build"
 _BUILD_FILE_BYTES = 4 * 2**30
+_REPORT_BYTES = 8 * 2**20  # 68 kernels in a CUDA library take some 100 kB
 _RECORD = "build.json"
 
 
@@ -104,6 +105,7 @@ def _run(checkout: Checkout, device: MeasuringDevice, host: Host, draft: Path, s
         cpus=host.cpus,
         environment=device.environment,
         file_bytes=_BUILD_FILE_BYTES,
+        stdout_bytes=_REPORT_BYTES,
     )
     started = time.monotonic()
     outcome = run_child(child, host.sandbox, stop)

@@ -27,7 +27,9 @@ def main() -> int:
         time.sleep(600)
     time.sleep(BEHAVIOR.get("build_s", 0.0))
     (cache / "library.so").write_text("kernels")
-    print(json.dumps({"key": "fake", "library": str(cache / "library.so"), "compiler": "fake 1.0", "resources": {}}))
+    kernels = [{"name": "kernel" * 50, "registers": 255}] * BEHAVIOR.get("kernels", 0)
+    report = {"key": "fake", "library": str(cache / "library.so"), "compiler": "fake 1.0"}
+    print(json.dumps({**report, "resources": {"kernels": kernels}}))
     return 0
 
 

@@ -34,6 +34,12 @@ def test_a_build_is_made_once_and_then_reused(repository: FakeRepository, tmp_pa
     assert (host.data_dir / "ccache" / "fake_builds").read_text() == "normal\n"
 
 
+def test_the_report_of_many_kernels_is_read_whole(repository: FakeRepository, tmp_path: Path, sandbox: Sandbox) -> None:
+    host = make_host(tmp_path / "data", sandbox)
+    checkout = check_out(repository, host.data_dir, repository.commit("large", kernels=1000))
+    assert len(build(checkout, cpu(), host).report["resources"]["kernels"]) == 1000
+
+
 def test_no_commit_writes_object_code_for_another_unless_asked(
     repository: FakeRepository, tmp_path: Path, sandbox: Sandbox
 ) -> None:
