@@ -245,13 +245,18 @@ class _Run:
         self._arms[letter] = Arm(letter, checkout, result)
 
     def _check_numerics(self, evidence: Evidence) -> None:
+        """Check the numbers of both arms; those of a commit that is compared with itself once."""
         self.progress.stage("numerics")
-        for letter in (CANDIDATE, BASELINE):
+        same = BASELINE in self._arms and self._arms[BASELINE].checkout.sha == self._arms[CANDIDATE].checkout.sha
+        checks = {CANDIDATE: (CANDIDATE, BASELINE)} if same else {CANDIDATE: (CANDIDATE,), BASELINE: (BASELINE,)}
+        for letter, meant in checks.items():
             if letter in self._arms:
-                self._attempt(letter, evidence, partial(self._check_arm, letter, evidence))
+                self._attempt(letter, evidence, partial(self._check_arm, letter, meant, evidence))
 
-    def _check_arm(self, letter: str, evidence: Evidence) -> None:
-        evidence.add_numerics(letter, self._process(letter, "numerics", 0))
+    def _check_arm(self, letter: str, meant: tuple[str, ...], evidence: Evidence) -> None:
+        document = self._process(letter, "numerics", 0)
+        for one in meant:
+            evidence.add_numerics(one, document)
 
     def _measure_pairs(self, evidence: Evidence) -> None:
         """Measure pairs until nothing is open, then fresh ones of the cases that changed, as long as there is time."""

@@ -78,7 +78,14 @@ def plant(folder: Path) -> Planted:
 
 def many_small_cases() -> list[Case]:
     """Return cases of every direction and type, in some numbers of channels; their names end in /b8, /b16 or /b32."""
-    shapes = (((64, 128), (64, 128), 0.1), ((64, 128), (32, 64), 0.15), ((32, 64), (64, 128), 0.15))
+    shapes = (
+        ((64, 128), (64, 128), 0.1),
+        ((48, 96), (48, 96), 0.15),
+        ((64, 128), (32, 64), 0.15),
+        ((96, 192), (48, 96), 0.1),
+        ((32, 64), (64, 128), 0.15),
+        ((48, 96), (96, 192), 0.1),
+    )
     kinds = itertools.product(shapes, ((16, 1), (32, 1), (64, 1), (128, 2), (96, 1)), (8, 16, 32))
     return [
         case

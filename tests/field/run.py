@@ -6,10 +6,10 @@ confusion table of the recordings in DIR, and what plain procedures say of those
 
 | scenario | what is compared |
 | --- | --- |
-| identical | the base with itself, 270 small cases, again and again |
+| identical | the base with itself, 540 small cases, again and again |
 | more-work, less-work | the base and the commit with 0, 0.5, 1, 2 and 5 % more work, 36 large cases |
-| power-cap | both of these, with matrix products before each sample that hold the GPU at its power limit |
-| second-process | the base with itself while another process computes on the same GPU |
+| power-cap | both, with matrix products before each sample that hold the GPU at its power limit, 12 large cases |
+| second-process | the base with itself while another process computes on the same GPU, 12 large cases |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from service.worker.checkout import Mirror
 from service.worker.comparison import ComparisonOptions, Silence, compare_commits, held_device
 from service.worker.devices import gpus
 
-SMALL, LARGE = "*/b[138]*", "*/b200"
+SMALL, LARGE, FEW_LARGE = "*/b[138]*", "*/b200", "*/self/*/b200"
 _NEIGHBOR = """
 import torch
 a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -58,11 +58,11 @@ class Scenario:
 
 
 SCENARIOS = {
-    "identical": Scenario("identical code", "base", "base", SMALL, 8, again=True),
-    "more-work": Scenario("more work", "base", "grown", LARGE, 12),
-    "less-work": Scenario("less work", "grown", "base", LARGE, 12),
-    "power-cap": Scenario("more work at the power cap", "capped", "capped_grown", LARGE, 8),
-    "second-process": Scenario("identical code beside a second process", "base", "base", LARGE, 6, neighbor=True),
+    "identical": Scenario("identical code", "base", "base", SMALL, 6, again=True),
+    "more-work": Scenario("more work", "base", "grown", LARGE, 8),
+    "less-work": Scenario("less work", "grown", "base", LARGE, 8),
+    "power-cap": Scenario("more work at the power cap", "capped", "capped_grown", FEW_LARGE, 6),
+    "second-process": Scenario("identical code beside a second process", "base", "base", FEW_LARGE, 4, neighbor=True),
 }
 
 
