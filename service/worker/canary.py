@@ -36,7 +36,7 @@ _LOG_BYTES = 8000
 class Canary:
     """The canaries of one device, in a process of the worker's own that is started when it is first asked.
 
-    It runs code of this package and of torch alone, so it needs no sandbox; it gets an empty environment all the same.
+    It runs code of this package and of numpy or torch alone: it needs no sandbox, but gets an empty environment too.
     """
 
     def __init__(self, device: MeasuringDevice, host: Host) -> None:
@@ -61,7 +61,7 @@ class Canary:
         """
         started = time.monotonic()
         process = self._process or self._start()
-        request = {"arm": arm, "device": self._device.kind, "cpus": list(self._cpus)}
+        request = {"arm": arm, "cpus": list(self._cpus)}
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -97,11 +97,12 @@ class Canary:
             "PYTHONPATH": ":".join(str(folder) for folder in extra_site_folders()),
             "PYTHONNOUSERSITE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",  # a CPU's canaries are calls of one thread
             **self._device.environment,
         }
         # -P keeps the script's folder off the module path; a session of its own keeps Ctrl-C from it
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT)],
+            [sys.executable, "-P", str(_SCRIPT), self._device.kind],
             env=environment,
             cwd=home,
             stdin=subprocess.PIPE,

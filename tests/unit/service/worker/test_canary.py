@@ -56,7 +56,9 @@ def test_an_answer_is_a_document_with_samples_of_both(canary: Canary) -> None:
         assert (len(case.samples), case.unit, case.group, case.warmups) == (15, "ms", "canary", 3)
         assert min(case.samples) > 0.05
         assert case.sample_start_s == sorted(case.sample_start_s)
-    assert cases["canary/cpu/gemm"].definition == {"canary": "gemm", "n": 384, "dtype": "float32"}
+    gemm = {"canary": "gemm", "library": "numpy", "n": 384, "dtype": "float32"}
+    assert cases["canary/cpu/gemm"].definition == gemm
+    assert {case.backend for case in cases.values()} == {"numpy"}
 
 
 def test_an_answer_takes_no_second_once_the_process_is_there(canary: Canary) -> None:
