@@ -14,6 +14,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import FileResponse
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute
 
 from service import db, logs, pages, problems
 from service.alerts.router import router as alerts
@@ -94,7 +95,8 @@ def create_app(
     others = {f"{API}{WEBHOOK_PATH}": MAX_WEBHOOK_BYTES}
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, others=others)
     app.add_middleware(RequestLog, verbose=settings.log_requests)
-    _add_routes(app, settings)
+    app.router.routes.extend(_routes())
+    pages.mount_static(app, settings.dashboards_dir)
     return app
 
 
@@ -152,14 +154,16 @@ def require_current_schema(database: db.Database) -> None:
         raise Unavailable("schema_outdated", message)
 
 
-def _add_routes(app: FastAPI, settings: Settings) -> None:
+@functools.cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes that every application has: they know nothing of it, and making them takes 0.2 s."""
     api = APIRouter(prefix=API, responses=_ERRORS)
     for router in (jobs, repositories, results, judging, series, devices, alerts, badges, calibration, github):
         api.include_router(router)
-    app.include_router(api)
-    app.include_router(site)
-    app.include_router(pages.router)
-    pages.mount_static(app, settings.dashboards_dir)
+    whole = APIRouter()
+    for router in (api, site, pages.router):
+        whole.include_router(router)
+    return whole.routes
 
 
 site = APIRouter()
