@@ -28,9 +28,9 @@ from uuid import uuid4
 
 import httpx2
 import jwt
-import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from serving import serving
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -452,26 +452,9 @@ def deliver(
         "X-Hub-Signature-256": signature,
         "User-Agent": "GitHub-Hookshot/fake",
     }
-    return httpx2.post(f"{server}/api/v1/github/webhook", content=body, headers=headers, timeout=30)
-
-
-@contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """Run an application on a free port in a thread and yield its URL."""
-    config = uvicorn.Config(application, port=0, log_config=None, proxy_headers=False, timeout_graceful_shutdown=1)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, name="fake-server", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not running.started:
-        assert thread.is_alive(), "the server did not start"
-        assert time.monotonic() < deadline, "the server did not start in time"
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        running.should_exit = True
-        thread.join(20)
+    url = f"{server}/api/v1/github/webhook"
+    # plain HTTP: reading the certificates of the world for it would take as long as the whole call
+    return httpx2.post(url, content=body, headers=headers, timeout=30, verify=False)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from github_fake import REPOSITORY, FakeGitHub, app_settings, deliver, fake_github, serving
+from github_fake import REPOSITORY, FakeGitHub, app_settings, deliver, fake_github
+from serving import serving
 from sqlalchemy import delete, select, update
 from worker_fixtures import FakeRepository
 

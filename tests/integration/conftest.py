@@ -6,8 +6,6 @@ import os
 import shutil
 import struct
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import uvicorn
+from serving import serving
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
@@ -210,19 +208,8 @@ def repository(database: Database, source: GitRepository) -> Repository:
 def server(settings: Settings, database: Database) -> Iterator[str]:
     """The application behind a real server on a free port; its URL."""
     app = create_app(settings, database=database)
-    config = uvicorn.Config(app, port=0, log_config=None, proxy_headers=False, timeout_graceful_shutdown=1)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, name="server", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not running.started:
-        assert thread.is_alive(), "the server did not start"
-        assert time.monotonic() < deadline, "the server did not start in time"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-    running.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive(), "the server did not stop"
+    with serving(app) as url:
+        yield url
 
 
 class History:

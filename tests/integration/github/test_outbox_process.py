@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from github_fake import FakeGitHub, deliver, serving
+from github_fake import FakeGitHub, deliver
+from serving import serving
 from worker_fixtures import wait_until
 
 from service import delivery

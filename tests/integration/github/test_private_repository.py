@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from github_fake import PRIVATE_KEY, REPOSITORY, SECRET, FakeGitHub, app_settings, serving
+from github_fake import PRIVATE_KEY, REPOSITORY, SECRET, FakeGitHub, app_settings
 from github_fixtures import Loop
+from serving import serving
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
