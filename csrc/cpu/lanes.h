@@ -1,6 +1,5 @@
 // Sixteen floats side by side, by the compiler's vector extension: one register with AVX-512, two with AVX2, four
-// with SSE or NEON. Lanes are neighboring longitudes, so that nothing is summed across lanes, except in
-// forward_unpacked.cpp, where they are channels (sums.h).
+// with SSE or NEON. Lanes are neighboring longitudes: nothing is summed across lanes.
 #pragma once
 
 #include <cstdint>
