@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "cpu/huge_pages.h"
 #include "cpu/kernels.h"
 
 // neighborhood_attention(q, k, v, quad_weights, query_arcs, query_arc_off, key_arcs, key_arc_off, heads) -> (y, lse)
@@ -49,6 +50,12 @@ TORCH_LIBRARY(s2attn, m) {
 namespace s2attn {
 namespace {
 
+// Outputs are fresh pages wherever the allocator gives freed ones back to the system, as it does with tens of MiB.
+void prefer_huge_pages(std::initializer_list<at::Tensor> outputs) {
+  for (const at::Tensor& output : outputs)
+    if (output.numel()) cpu::prefer_huge_pages(output.mutable_data_ptr(), static_cast<int64_t>(output.nbytes()));
+}
+
 std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                const at::Tensor& quad_weights, const at::Tensor& query_arcs,
                                                const at::Tensor& query_arc_off, const at::Tensor& key_arcs,
@@ -56,6 +63,7 @@ std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& q, const at::Te
   const Storage storage = storage_of(q.scalar_type(), "a CPU");
   const ForwardInputs in{q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads};
   const ForwardOutputs out = forward_outputs(in);
+  prefer_huge_pages({out.y, out.lse});
   cpu::forward(forward_params(in, out.y, out.lse), storage, at::get_num_threads());
   return {out.y, out.lse};
 }
@@ -69,6 +77,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_cpu(
   const BackwardInputs in{
       {q, k, v, quad_weights, {query_arcs, query_arc_off, key_arcs, key_arc_off}, heads}, dy, y, lse};
   const BackwardOutputs out = backward_outputs(in, needs);
+  prefer_huge_pages({out.dq, out.dk, out.dv, out.workspace});
   cpu::backward(backward_params(in, out), storage, at::get_num_threads());
   return {out.dq, out.dk, out.dv};
 }
