@@ -1,6 +1,7 @@
 // Cuts the owners of a problem into blocks, spreads the blocks over threads, and stores a block's result.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -41,14 +42,17 @@ class Scratch {
 };
 
 // Calls body(block) for every block of owners. Which thread gets a block is left to chance (rows near a pole are many
-// times longer than others); a block's result does not depend on it.
+// times longer than others); a block's result does not depend on it. Threads take runs of blocks, as neighbors find
+// their partners in the same cache: with runs of 2 instead of 24 a forward on 180x360 with 11 keys per query took 6.0 ms
+// instead of 4.6, with 92 5.2 (EPYC Zen 4, 2 threads, 2026-11-30).
 template <typename Body>
 void for_each_block(const Owners& owners, int threads, const Body& body) {
   const int32_t elements = owners.grid.nlon / owners.residues;
   const int64_t blocks = (elements + kLanes - 1) / kLanes;
   const int64_t rows = int64_t{owners.grid.nlat} * owners.residues;
   const int64_t total = owners.batch * rows * owners.heads * blocks;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 2)
+  const int64_t run = std::clamp<int64_t>(total / (int64_t{16} * threads), 1, 24);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, run)
   for (int64_t index = 0; index < total; ++index) {
     OwnerBlock block;
     const int64_t row_and_block = index / owners.heads;
