@@ -82,9 +82,9 @@ void query_block(const ForwardPass& pass, const OwnerBlock& block, Lanes* y) {
   store_block(pass.queries, block, &lse, {params.lse, Storage::float32, 1});
 }
 
-// Whether so few keys per query would use the packed tensors that it is faster to read keys where they lie. On 180x360
-// with 16, 32 and 64 channels both ways took the same time with about 10, 40 and 330 keys per query; with 64 channels
-// and 11 keys 10.9 ms instead of 20.8, with 41 keys 21.8 instead of 31.3 (EPYC Zen 4, 1 thread, 2026-11-30).
+// Whether so few keys per query would use the packed tensors that it is faster to read keys where they lie. To 180x360,
+// read where they lie and packed: 16 channels, 11 keys per query 2.2 and 2.7 ms; 32 channels, 41 keys 9.9 and 8.8;
+// 64 channels, 164 keys 48.7 and 65.3, some 440 keys 80.0 and 68.9 (EPYC Zen 4, 2 threads, 2026-11-30).
 bool packing_pays_not(const ForwardParams& params) {
   const Shape& shape = params.shape;
   if (shape.channels % kLanes != 0 || shape.channels_out % kLanes != 0) return false;
@@ -92,7 +92,7 @@ bool packing_pays_not(const ForwardParams& params) {
   int64_t keys = 0;
   for (int64_t arc = 0; arc < params.query_table.arc_off[rows]; ++arc)
     keys += params.query_table.arcs[arc * kArcFields + 2];
-  return 32 * keys <= rows * shape.channels * shape.channels_out;
+  return 24 * keys <= rows * shape.channels * shape.channels_out;
 }
 
 }  // namespace
