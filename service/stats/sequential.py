@@ -108,7 +108,9 @@ def looks_at(table: AdmissionTable, *, final: bool) -> list[tuple[int, tuple[int
     policy, total = table.policy, len(table.own)
     looks: list[tuple[int, tuple[int, ...]]] = []
     at_most = np.cumsum([not codes for codes in table.own])
-    for measured in range(policy.looks[0], total + 1):
+    # a job that ends early, by the clock and not by its times, may take its first look at what there is
+    first = min(policy.looks[0], max(total, policy.min_pairs)) if final else policy.looks[0]
+    for measured in range(first, total + 1):
         planned = len(looks)
         if planned == len(policy.looks):
             break
@@ -280,8 +282,7 @@ def without_verdict(
         estimated = estimate(ratios, policy)
         hint = needed_hint(estimated.center, estimated.sd, policy)
     code = "too_few_pairs" if shown.look is None else "budget_spent"
-    first = max(policy.looks[0], policy.min_pairs)
-    said = reason(code, admitted=used, measured=measured, first=first, hint=hint)
+    said = reason(code, admitted=used, measured=measured, first=policy.min_pairs, hint=hint)
     reasons = (said, *shown.reasons, *rejection_reasons(admissions, policy))
     return replace(counted, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
 

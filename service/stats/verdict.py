@@ -28,7 +28,7 @@ SENTENCES = {
     "below_minimum_effect": "{effect:+.2%} is real but under the {minimum:.1%} that counts as a change",
     "confirmed": "{admitted} fresh pairs, in the other order, show it again: {effect:+.2%}",
     # lack of evidence
-    "too_few_pairs": "{admitted} admitted pairs of {measured}; the first look needs {first}{hint}",
+    "too_few_pairs": "{admitted} admitted pairs of {measured}; a look needs {first} at least{hint}",
     "budget_spent": "undecided after {admitted} admitted pairs of {measured}{hint}",
     "unpaired": "{before} runs before and {after} after were not taken in pairs and show {effect:+.1%}{hint}",
     "signs_disagree": "the mean moved, but only {agree} of {admitted} pairs moved that way",

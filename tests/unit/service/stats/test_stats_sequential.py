@@ -90,15 +90,29 @@ def test_undecided_continues_until_it_is_final(make_pairs):
     assert open_one.effect == closed.effect
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 7])
-def test_fewer_pairs_than_the_first_look_are_too_few(make_pairs, count):
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_fewer_pairs_than_any_look_needs_are_too_few(make_pairs, count):
     pairs = make_pairs(noise(4, count, mean=0.1))
     assert decide(pairs, POLICY, final=False).verdict is None
     decision = decide(pairs, POLICY, final=True)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert codes(decision) == ["too_few_pairs"]
-    assert "the first look needs 8" in decision.reasons[0].detail
+    assert "a look needs 5 at least" in decision.reasons[0].detail
     assert ("would decide" in decision.reasons[0].detail) == (count >= 2)
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_a_job_that_ends_before_its_first_look_takes_it_at_what_there_is(make_pairs, count):
+    changed, same = make_pairs(noise(4, count, mean=0.1)), make_pairs(noise(4, count, sd=0.001))
+    assert decide(changed, POLICY, final=False).verdict is None
+    assert decide(changed, POLICY, final=True).verdict is Verdict.REGRESSED
+    assert decide(same, POLICY, final=True).verdict is Verdict.UNCHANGED
+
+
+def test_looks_taken_early_find_no_change_in_identical_code_more_often_than_their_level(make_pairs):
+    jobs = [decide(make_pairs(noise(seed, 5, sd=0.01)), POLICY, final=True) for seed in range(2000)]
+    found = sum(one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED) for one in jobs)
+    assert found <= 2000 * POLICY.look_alpha + 3 * math.sqrt(2000 * POLICY.look_alpha)
 
 
 @pytest.mark.parametrize("budget", [6, 8, 10, 12, 20])
