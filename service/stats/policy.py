@@ -62,7 +62,7 @@ class JudgingPolicy:
     """
 
     name: str = "default"
-    version: int = 2
+    version: int = 3
     looks: tuple[int, ...] = (8, 12, 16, 24, 32, 48)
     look_share: float = 0.75
     alpha: float = 0.04
@@ -81,7 +81,7 @@ class JudgingPolicy:
     min_samples: int = 5
     max_throttled_share: float = 0.05
     clock_tolerance: float = 0.015
-    device_clock_tolerance: float | None = None
+    device_clock_tolerance: float | None = 0.015
     clock_floor: float = 0.96
     clock_quantile: float = 0.75
     power_cap_tolerance: float = 0.2

@@ -1,6 +1,7 @@
 """What a field test measured, in a form small enough to keep: every sample, and of telemetry what judging takes.
 
-A recording is one job: `judge_again` runs today's judging on its samples. `tally` and `table` sum jobs up.
+A recording is one job, with the verdicts that it ended with: `judge_again` runs today's judging on its samples, which
+`tally` and `table` sum up.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ def save(recording: Recording, path: Path) -> None:
 
 
 def tally(recordings: Iterable[Recording]) -> dict[tuple[str, float], Counter[str]]:
-    """Count verdicts by scenario and work added, as they were given when the jobs ran."""
+    """Count today's verdicts by scenario and work added."""
     counts: defaultdict[tuple[str, float], Counter[str]] = defaultdict(Counter)
     for recording in recordings:
-        for case in recording["cases"].values():
-            counts[recording["scenario"], case["more"]][case["verdict"]] += 1
+        for name, decision in judge_again(recording).items():
+            counts[recording["scenario"], recording["cases"][name]["more"]][str(decision.verdict)] += 1
     return dict(sorted(counts.items()))
 
 
@@ -152,8 +153,9 @@ def wrong_directions(recording: Recording) -> list[str]:
     sign = -1 if recording["scenario"].endswith("less work") else 1
     return [
         name
-        for name, case in recording["cases"].items()
-        if case["verdict"] in CHANGES and (case["more"] == 0 or _SIGNS[case["verdict"]] != sign)
+        for name, decision in judge_again(recording).items()
+        if decision.verdict in CHANGES
+        and (recording["cases"][name]["more"] == 0 or _SIGNS[str(decision.verdict)] != sign)
     ]
 
 

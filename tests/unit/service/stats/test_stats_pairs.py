@@ -59,6 +59,12 @@ def test_cycles_are_time_times_clock(make_arm):
     assert unread.log_cycle_ratio is None
 
 
+def test_the_device_s_own_clock_counts_cycles_where_both_arms_have_it(make_arm):
+    before, after = (make_arm(2.0, sm_clock=1980.0, device_clock=clock) for clock in (1980.0, 1960.0))
+    assert PairObservation(0, "AB", before, after).log_clock_ratio == pytest.approx(math.log(1960 / 1980))
+    assert PairObservation(0, "AB", before, make_arm(2.0, sm_clock=1980.0)).log_clock_ratio == 0.0
+
+
 def test_scatter_estimates_the_sd_of_logs_and_ignores_outliers():
     logs = np.random.default_rng(1).normal(0.0, 0.01, 4000)
     clean = ArmObservation(np.exp(logs)).scatter

@@ -53,7 +53,7 @@ def test_a_budget_of_one_pair_is_refused():
 def test_a_tolerance_of_device_clocks_is_above_zero_or_none(tolerance):
     with pytest.raises(ValueError, match="device_clock_tolerance: expected a number above 0 or None, got"):
         JudgingPolicy(device_clock_tolerance=tolerance)
-    assert JudgingPolicy().device_clock_tolerance is None
+    assert JudgingPolicy(device_clock_tolerance=None).device_clock_tolerance is None
 
 
 def test_round_trip_through_json():
