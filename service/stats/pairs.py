@@ -119,8 +119,8 @@ class PairObservation:
     def log_clock_ratio(self) -> float | None:
         """log(candidate's SM clock) - log(baseline's SM clock), None where either is unreadable; no unit.
 
-        As the device read it itself, where both arms have that: on an H200 that read 1945-1984 MHz and explained a third of
-        the variance of log ratios of identical code, while NVML showed 1980 MHz throughout (2,700 pairs, 2026-11-30).
+        As the device read it itself, where both arms have that: on an H200 it explained a third of the variance of log
+        ratios of identical code, while NVML showed 1980 MHz throughout (2,700 pairs, 2026-11-30).
         """
         before, after = self.baseline.device_clock, self.candidate.device_clock
         if before is None or after is None:

@@ -64,7 +64,6 @@ def test_a_recording_is_read_as_it_was_written(more_work: dict[str, Any], tmp_pa
     save(more_work, tmp_path / "again.json.gz")
     assert load(tmp_path / "again.json.gz") == more_work
     assert "| more work | 1.0% |  | 7 |" in table([more_work])
-    more_work_of_tomorrow = {**more_work, "format": "s2bench field recording 2"}
-    save(more_work_of_tomorrow, tmp_path / "new.json.gz")
-    with pytest.raises(ValueError, match="expected format 's2bench field recording 1', got 's2bench field recording 2'"):
+    save({**more_work, "format": "another"}, tmp_path / "new.json.gz")
+    with pytest.raises(ValueError, match="expected format 's2bench field recording 1', got 'another'"):
         load(tmp_path / "new.json.gz")
