@@ -119,6 +119,17 @@ def unsettled_about(
     return [alert_id for alert_id, _ in session.execute(query)]
 
 
+def unsettled_of_commits(session: Session, repository_id: UUID, shas: Collection[str]) -> Sequence[UUID]:
+    """Return the alerts about ranges of a branch that end at one of these commits, in the order of locking."""
+    query = select(Alert.id).where(
+        Alert.repository_id == repository_id,
+        Alert.pull_request.is_(None),
+        Alert.state.in_((AlertState.OPEN, AlertState.ACKNOWLEDGED)),
+        Alert.head_sha.in_(list(shas)),
+    )
+    return session.scalars(query.order_by(Alert.cause)).all()
+
+
 def alert_cases(session: Session, alert_id: UUID) -> dict[tuple[UUID, str], AlertCase]:
     """Return the cases of an alert by case and device class."""
     rows = session.execute(select(AlertCase).where(AlertCase.alert_id == alert_id)).scalars()

@@ -6,9 +6,9 @@ that was compared. Other jobs (somebody tries something) alert nobody, nor do jo
 commits: the job that compares the guilty one with its parent follows, and has the cause of that commit's own job.
 
 An alert closes when each of its cases has recovered: in a pull request by a verdict that is good again; on the default
-branch by a later commit whose confirmed improvement makes up for it, or whose numbers are right again. It opens again
-only by evidence that is new: a bad verdict after it was closed, or, where a person accepted it, a case it did not hold
-or an effect above all that was accepted.
+branch by a later commit whose confirmed improvement makes up for it, or whose numbers are right again, or when a force
+push has dropped the commit itself. It opens again only by evidence that is new: a bad verdict after it was closed, or,
+where a person accepted it, a case it did not hold or an effect above all that was accepted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add_event(
     event = AlertEvent(alert_id=alert.id, kind=kind, actor=actor, job_id=job_id, payload=dict(payload))
     session.add(event)
     session.flush()
-    if kind in {"opened", "reopened", "recovered"}:
+    if kind in {"opened", "reopened", "recovered", "dropped"}:
         session.add(Delivery(kind=DeliveryKind.NOTICE, subject_id=event.id))
         session.flush()
 
@@ -152,6 +152,19 @@ def _recover(judged: _Judged, found: Found) -> None:
         if all(row.recovered for row in rows.values()):
             alert.state = AlertState.FIXED
             add_event(session, alert, "recovered", SERVICE, {"head": job.commit_sha}, job.id)
+
+
+def withdraw(session: Session, repository_id: UUID, dropped: Sequence[str]) -> None:
+    """Close the alerts about commits that no ref holds any more; to be called in the transaction that marks them.
+
+    Whatever has come in their place is measured itself. The alert of a pull request goes on with its head.
+    """
+    for alert_id in queries.unsettled_of_commits(session, repository_id, dropped):
+        alert = queries.lock(session, alert_id)
+        if alert is not None and alert.state in {AlertState.OPEN, AlertState.ACKNOWLEDGED}:
+            payload = {"was": alert.state, "head": alert.head_sha}
+            alert.state = AlertState.FIXED
+            add_event(session, alert, "dropped", SERVICE, payload)
 
 
 def _is_later(judged: _Judged, alert: Alert) -> bool:

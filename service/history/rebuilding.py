@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import or_, update
 from sqlalchemy.orm import Session
 
+from service.alerts.raising import withdraw
 from service.history import queries
 from service.history.asking import Question, ask
 from service.history.feeding import OFF_LINE, UNSYNCHRONIZED, Feeding, mark
@@ -59,8 +60,9 @@ def rebuild(session: Session, enqueue: Enqueue, series_id: UUID) -> SeriesState:
 
 
 def follow_refs(session: Session, enqueue: Enqueue, repository_id: UUID, standing: Standing) -> Sequence[Commit]:
-    """Bring commits and histories in line with refs right after a fetch; return the commits that became orphans."""
+    """Bring commits, histories and alerts in line with refs right after a fetch; return commits that became orphans."""
     placed = place_commits(session, repository_id, standing)
+    withdraw(session, repository_id, [commit.sha for commit in placed.orphans])
     if placed.moved_from is not None:
         rewind_series(session, enqueue, repository_id, placed.moved_from)
     return placed.orphans

@@ -61,7 +61,7 @@ class AlertCase(Identified, Base):
 
 
 class AlertEvent(Identified, Base):
-    """What happened to an alert: opened, evidence, reopened, recovered, or a state or an assignee that somebody set."""
+    """What happened to an alert: opened, evidence, reopened, recovered, dropped, or what somebody set."""
 
     __tablename__ = "alert_event"
 

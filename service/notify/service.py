@@ -1,4 +1,4 @@
-"""Tells the administrator's targets (chat, mail, webhooks) of alerts that were opened, opened again, or recovered."""
+"""Tells the administrator's targets (chat, mail, webhooks) of alerts that open, open again, recover or are dropped."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ import pytest
 from github_fixtures import Loop, judge
 
 from service import auth
-from service.models import Alert, AlertCase, AlertEvent, Commit, Delivery, Job, Measurement, Repository, State
+from service.history.rebuilding import follow_refs
+from service.models import Alert, AlertCase, AlertEvent, Commit, Delivery, Job, Measurement, Repository, State, utc_now
+from service.worker.checkout import Standing
 
 SLOW = {"cpu/forward/self": ("regressed", 0.10), "cpu/forward/down": ("regressed", 0.20)}
 SAME = {"cpu/forward/self": ("unchanged", 0.0), "cpu/forward/down": ("improved", -0.1)}
@@ -170,6 +172,26 @@ def test_on_the_default_branch_a_later_commit_has_to_make_up_for_it(loop: Loop, 
     assert states(loop) == ["fixed"]
     on_main(14, {"cpu/forward/self": ("regressed", 0.10)})
     assert states(loop) == ["fixed", "open"]  # another range is another cause
+
+
+def test_a_force_push_that_drops_the_commit_closes_its_alert(loop: Loop, repository: Any, pull_job: Any) -> None:
+    for number in (10, 20):
+        with loop.context.database.transaction() as session:
+            place = number if number == 10 else None
+            commit = Commit(repository_id=repository.id, sha=sha(number), first_parent_position=place, orphaned=False)
+            session.add(commit)
+    loop.judge(add_job(loop, sha(10), sha(9), None), {"cpu/forward/self": ("regressed", 0.10)})
+    loop.judge(pull_job(20), SLOW)
+    standing = Standing((sha(9),), frozenset({sha(9)}), frozenset({sha(10), sha(20)}), utc_now())
+    for _ in range(2):
+        with loop.context.database.transaction() as session:
+            follow_refs(session, lambda *_: None, repository.id, standing)
+        by_pull = {alert.pull_request: alert.state for alert in loop.rows(Alert)}
+        assert by_pull == {None: "fixed", 7: "open"}  # a pull request's alert goes on with its head
+        assert events(loop).count("dropped") == 1
+    (told,) = [event for event in loop.rows(AlertEvent) if event.kind == "dropped"]
+    assert told.payload == {"was": "open", "head": sha(10)}
+    assert told.id in {delivery.subject_id for delivery in loop.rows(Delivery)}
 
 
 def test_a_job_of_somebody_trying_something_alerts_nobody(loop: Loop, repository: Any) -> None:
