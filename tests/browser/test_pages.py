@@ -210,6 +210,7 @@ def test_unknown_series_is_told_in_words(site: Site, page: Page, complaints: lis
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("This series could not be loaded")
     expect(alert).to_contain_text("expected the id of a series")
+    page.wait_for_load_state("networkidle")  # all complaints have come
     assert any("404" in line for line in complaints)
     complaints.clear()
 
@@ -221,6 +222,7 @@ def test_silent_server_is_told_in_words(site: Site, page: Page, complaints: list
     page.route("**/api/v1/overview", refuse)
     page.goto(site.url)
     expect(page.locator("#cases-body").get_by_role("alert")).to_contain_text("The server does not answer")
+    page.wait_for_load_state("networkidle")
     complaints.clear()
 
 

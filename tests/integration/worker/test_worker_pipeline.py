@@ -135,9 +135,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     repository = FakeRepository(folder / "repository")
     jobs = Jobs(database, str(repository.path))
     names = submit_all(jobs, repository)
-    with RunningWorker(database, folder, build_timeout_s=2.0, process_timeout_s=2.0, profile_timeout_s=2.0):
+    with RunningWorker(database, folder, build_timeout_s=6.0, process_timeout_s=6.0, profile_timeout_s=6.0):
         wait_until(
-            lambda: all(jobs.measurement(one).state in TERMINAL for one in names.values()), 200, "the end of all"
+            lambda: all(jobs.measurement(one).state in TERMINAL for one in names.values()), 280, "the end of all"
         )
     yield World(database, jobs, repository, names)
     database.dispose()
@@ -389,7 +389,7 @@ def test_both_arms_are_profiled_once(world: World) -> None:
     ("what", "reason"),
     [
         ("crash", "ended with status 1: the profiler gave up"),
-        ("hang", "no end within 2 s"),
+        ("hang", "no end within 6 s"),
         ("garbage", "cases.0.kernels.0"),
     ],
 )

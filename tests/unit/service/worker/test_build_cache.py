@@ -81,7 +81,7 @@ def test_the_key_depends_on_the_device(repository: FakeRepository, tmp_path: Pat
 def test_a_build_that_does_not_succeed(
     repository: FakeRepository, tmp_path: Path, sandbox: Sandbox, behavior: dict[str, str], code: str, evidence: str
 ) -> None:
-    host = make_host(tmp_path / "data", sandbox, build_timeout_s=1.0)
+    host = make_host(tmp_path / "data", sandbox, build_timeout_s=3.0)
     checkout = check_out(repository, host.data_dir, repository.commit("bad", **behavior))
     with pytest.raises(JobError) as caught:
         build(checkout, cpu(), host)

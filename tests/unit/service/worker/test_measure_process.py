@@ -90,7 +90,7 @@ def test_a_numerics_process_takes_no_samples(repository: FakeRepository, tmp_pat
 def test_a_process_that_misbehaves(
     repository: FakeRepository, tmp_path: Path, sandbox: Sandbox, behavior: dict[str, Any], code: str
 ) -> None:
-    host = make_host(tmp_path / "data", sandbox, process_timeout_s=2.0, document_bytes=100_000)
+    host = make_host(tmp_path / "data", sandbox, process_timeout_s=5.0, document_bytes=100_000)
     with pytest.raises(JobError) as caught:
         run_process(spec_of(repository, host, **behavior), host)
     assert caught.value.code == code
