@@ -10,8 +10,13 @@ from service.judging.judge import with_discoveries
 from service.judging.rows import VerdictRow
 from service.stats.attribution import Attribution
 from service.stats.environment import with_environment
+from service.stats.pairs import PairObservation
 from service.stats.policy import JudgingPolicy
+from service.stats.sequential import decide
 from service.stats.verdict import CaseDecision
+
+# Canaries by name, between the commit that a step ends at and the one measured before it; None: the whole.
+StepCanaries = Mapping[int | None, Mapping[str, Sequence[PairObservation]]]
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,14 @@ class CaseSteps:
     found: Attribution
 
 
-def judge_stack(cases: Mapping[str, CaseSteps], policy: JudgingPolicy, *, final: bool) -> dict[str, Attribution]:
+def judge_stack(
+    cases: Mapping[str, CaseSteps], policy: JudgingPolicy, *, final: bool, canaries: StepCanaries | None = None
+) -> dict[str, Attribution]:
     """Return the attributions with the changes that all cases of the job together leave standing.
 
     Changes have to survive the false discovery rate over every step and whole of every case; one that does not goes on
-    measuring, or ends inconclusive. Once nothing is open, a commit at which unrelated kernel groups moved together is
-    `environment`, as for a pair.
+    measuring, or ends inconclusive. Once nothing is open, a commit at which a canary or unrelated kernel groups moved
+    is `environment`, as for a pair; canaries are judged at the level of the steps.
     """
     decisions: dict[str, CaseDecision] = {}
     for name, case in cases.items():
@@ -38,7 +45,10 @@ def judge_stack(cases: Mapping[str, CaseSteps], policy: JudgingPolicy, *, final:
     if all(one.verdict is not None for one in decisions.values()):
         for end in {None, *(end for case in cases.values() for end in case.ends)}:
             together = {name: decisions[_key(end, name)] for name in cases if _key(end, name) in decisions}
-            together = with_environment(together, {name: cases[name].group for name in together}, {}, policy)
+            groups = {name: cases[name].group for name in together}
+            watched = (canaries or {}).get(end, {})
+            moved = {name: decide(pairs, policy, final=True) for name, pairs in watched.items()}
+            together = with_environment(together, groups, moved, policy)
             decisions |= {_key(end, name): one for name, one in together.items()}
     return {
         name: replace(

@@ -12,6 +12,7 @@ from typing import Any
 
 from service.stats.policy import JudgingPolicy
 from service.worker.build import BuildResult, build, build_key
+from service.worker.canary import Canary
 from service.worker.checkout import Checkout, Mirror, resolve_in, validate_ref
 from service.worker.comparison import ComparisonOptions, ProgressListener, Silence, held_device
 from service.worker.devices import MeasuringDevice
@@ -152,17 +153,24 @@ class _StackRun:
     def _measure_rounds(self, evidence: StackEvidence) -> None:
         self._progress.stage("rounds")
         rejected_in_a_row = 0
-        while evidence.needs_rounds() and not self._out_of_time():
-            started = time.monotonic()
-            order = evidence.next_order()
-            documents: dict[int, Document] = {}
-            for position in order:
-                if not self._attempt(position, evidence, partial(self._measure, position, documents)):
-                    break  # the next round goes without it
-            else:
-                evidence.add_round(evidence.rounds_measured, order, documents)
-                self._round_s = time.monotonic() - started
-                rejected_in_a_row = self._after_round(evidence, rejected_in_a_row)
+        with Canary(self._device, self._host) as canary:
+            while evidence.needs_rounds() and not self._out_of_time():
+                started = time.monotonic()
+                if self._measure_round(evidence, canary):
+                    self._round_s = time.monotonic() - started
+                    rejected_in_a_row = self._after_round(evidence, rejected_in_a_row)
+
+    def _measure_round(self, evidence: StackEvidence, canary: Canary) -> bool:
+        """Measure every commit once, canaries before each; False where one failed: the next round goes without it."""
+        order = evidence.next_order()
+        documents: dict[int, Document] = {}
+        canaries: dict[int, Document] = {}
+        for position in order:
+            canaries[position] = canary.measure(PROCESS_ARM).document
+            if not self._attempt(position, evidence, partial(self._measure, position, documents)):
+                return False
+        evidence.add_round(evidence.rounds_measured, order, documents, canaries)
+        return True
 
     def _after_round(self, evidence: StackEvidence, rejected_in_a_row: int) -> int:
         """Show progress, and leave the device alone for a while after a round that most cases rejected."""

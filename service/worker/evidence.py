@@ -13,7 +13,7 @@ from service.judging.judge import CaseFailure, CaseInput, judge_canaries, judge_
 from service.judging.rows import VerdictRow
 from service.stats.admission import CaseHistory
 from service.stats.confirmation import fresh_order
-from service.stats.pairs import PairObservation, pair_order
+from service.stats.pairs import ArmObservation, PairObservation, pair_order
 from service.stats.policy import JudgingPolicy
 from service.stats.verdict import CaseDecision, Verdict
 from service.worker.devices import MeasuringDevice
@@ -310,18 +310,19 @@ def _measured_pair(
     return MeasuredPair(index, "AB" if order == "AB" else "BA", documents, canaries or {})
 
 
-def _observe_canary(pair: MeasuredPair, name: str) -> PairObservation:
-    """Return a canary's samples with the state of the device in the processes that they were measured before.
+def observe_canary(document: Document, canaries: Document, name: str) -> ArmObservation:
+    """Return a canary's samples with the state of the device in the process that they were measured before.
 
     They are too short for readings of their own (NVML refreshes every 100 ms); without stamps the whole process counts.
     """
-    arms = {}
-    for arm in ARMS:
-        canary = pair.canaries[arm].case(name)
-        assert canary is not None
-        unstamped = canary.model_copy(update={"sample_start_s": [], "sample_end_s": []})
-        arms[arm] = observe(pair.documents[arm], unstamped)
-    return PairObservation(pair.index, pair.order, arms["A"], arms["B"])
+    canary = canaries.case(name)
+    assert canary is not None
+    return observe(document, canary.model_copy(update={"sample_start_s": [], "sample_end_s": []}))
+
+
+def _observe_canary(pair: MeasuredPair, name: str) -> PairObservation:
+    arms = [observe_canary(pair.documents[arm], pair.canaries[arm], name) for arm in ARMS]
+    return PairObservation(pair.index, pair.order, *arms)
 
 
 def _observe(pair: MeasuredPair, name: str) -> PairObservation:

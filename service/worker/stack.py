@@ -8,7 +8,7 @@ measurement over does not try it again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from string import ascii_uppercase
@@ -119,12 +119,15 @@ class StackRun(MeasurementRun):
         stack = self._known_stack()
         index, order = stack.rounds_measured, stack.next_order()
         results: dict[str, ProcessResult] = {}
+        canaries: dict[str, ProcessResult] = {}
         for position in order:
+            canaries[LETTERS[position]] = self._canary.measure(PROCESS_ARM)
             if not self._try_commit(stack, position, partial(self._time_commit, LETTERS[position], results)):
                 return False  # the next round goes without it
-        stack.add_round(index, order, {position: results[LETTERS[position]].document for position in order})
+        timed, watched = ({at: one[LETTERS[at]].document for at in order} for one in (results, canaries))
+        stack.add_round(index, order, timed, watched)
         admitted = stack.last_admissions()
-        self._save_pair(self._key("round", index, pair_order(index)), results, {}, admitted)
+        self._save_pair(self._key("round", index, pair_order(index)), results, canaries, admitted)
         self._rest(admitted)
         return False
 
@@ -163,19 +166,22 @@ class StackRun(MeasurementRun):
 
     def _add_stored(self, stack: StackEvidence) -> None:
         """Add what earlier owners of this attempt have stored: numbers, and rounds, which are never halves."""
-        rounds: dict[int, dict[int, Document]] = {}
+        rounds: defaultdict[int, dict[int, Document]] = defaultdict(dict)
+        canaries: defaultdict[int, dict[int, Document]] = defaultdict(dict)
         for run in self._stored_runs():
             position, document = LETTERS.index(run.arm), self._read(run)
             if run.purpose == "numerics":
                 stack.add_numerics(position, document)
             else:
-                rounds.setdefault(run.pair_index, {})[position] = document
+                (canaries if run.purpose == "canary" else rounds)[run.pair_index][position] = document
         for index in sorted(rounds):
             ran = sorted(rounds[index])
-            stack.add_round(index, [ran[place] for place in round_order(index, len(ran))], rounds[index])
+            order = [ran[place] for place in round_order(index, len(ran))]
+            stack.add_round(index, order, rounds[index], canaries[index])
 
     def _read(self, run: StoredRun) -> Document:
-        mode, stage = ("only", "numerics") if run.purpose == "numerics" else ("skip", "rounds")
+        mode = "only" if run.purpose == "numerics" else "skip"
+        stage = "rounds" if run.purpose == "round" else run.purpose
         return read_document(run.raw, Expected(PROCESS_ARM, None, self._device.kind, mode, stage))
 
     def _try_commit(self, stack: StackEvidence, position: int, work: Callable[[], object]) -> bool:

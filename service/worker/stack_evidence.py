@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
 
 from service.judging.judge import numerics_summary, what_is_wrong
 from service.judging.rows import VerdictRow
-from service.judging.stack import CaseSteps, CommitRow, judge_stack
+from service.judging.stack import CaseSteps, CommitRow, StepCanaries, judge_stack
 from service.stats.attribution import Attribution, RoundObservation, attribute, round_order
-from service.stats.pairs import ArmObservation
+from service.stats.pairs import ArmObservation, PairObservation
 from service.stats.policy import JudgingPolicy
 from service.stats.verdict import CaseDecision, Reason, Verdict, reason
 from service.worker.devices import MeasuringDevice
 from service.worker.document import CaseResult, Document
 from service.worker.errors import JobError
-from service.worker.evidence import CaseSummary, numerics_of
+from service.worker.evidence import CaseSummary, numerics_of, observe_canary
 from service.worker.telemetry import observe
 
 MAX_COMMITS = 20
@@ -47,11 +49,12 @@ class CaseStack:
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """The documents of a round by position, and the positions in the order in which they ran."""
+    """The documents of a round and of the canaries before them by position, and the positions in the order they ran."""
 
     index: int
     order: tuple[int, ...]
     documents: Mapping[int, Document]
+    canaries: Mapping[int, Document]
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,15 @@ class StackEvidence:
         wanted = sorted({at for line in lines if len(line.usable) > 1 for at in line.usable})
         return tuple(wanted[place] for place in round_order(self.rounds_measured, len(wanted)))
 
-    def add_round(self, index: int, order: Sequence[int], documents: Mapping[int, Document]) -> None:
-        """Add a round of processes."""
-        self._rounds.append(MeasuredRound(index, tuple(order), dict(documents)))
+    def add_round(
+        self,
+        index: int,
+        order: Sequence[int],
+        documents: Mapping[int, Document],
+        canaries: Mapping[int, Document] | None = None,
+    ) -> None:
+        """Add a round of processes, and what the canaries before them showed."""
+        self._rounds.append(MeasuredRound(index, tuple(order), dict(documents), dict(canaries or {})))
         self._judged = None
 
     def needs_rounds(self) -> bool:
@@ -186,8 +195,27 @@ class StackEvidence:
                 if len(line.usable) > 1:
                     found = attribute(self._observations(name, line.usable), self._policy, final=final)
                     cases[name] = CaseSteps(line.case.group, line.usable[1:], found)
-            self._judged = judge_stack(cases, self._policy, final=final)
+            self._judged = judge_stack(cases, self._policy, final=final, canaries=self._canaries())
         return self._judged
+
+    def _canaries(self) -> StepCanaries:
+        """Return the canaries of each commit that is run beside those of the one before it, and those of both ends."""
+        arms = self.arms
+        steps: dict[int | None, tuple[int, int]] = {end: (before, end) for before, end in pairwise(arms)}
+        if len(arms) > 1:
+            steps[None] = (arms[0], arms[-1])
+        return {end: self._canary_pairs(*between) for end, between in steps.items()}
+
+    def _canary_pairs(self, before: int, after: int) -> dict[str, list[PairObservation]]:
+        found: dict[str, list[PairObservation]] = {}
+        for one in self._rounds:
+            if not {before, after} <= set(one.canaries):
+                continue
+            order: Literal["AB", "BA"] = "AB" if one.order.index(before) < one.order.index(after) else "BA"
+            for canary in one.canaries[before].cases:
+                arms = [observe_canary(one.documents[at], one.canaries[at], canary.name) for at in (before, after)]
+                found.setdefault(canary.name, []).append(PairObservation(one.index, order, *arms))
+        return found
 
     def _observations(self, name: str, usable: Sequence[int]) -> list[RoundObservation]:
         rounds = []

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from s2attn.benchmarks.cases import Case
+from s2attn.benchmarks.cases import Case, Operation
 from s2attn.geometry import build_psi
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ MANY = 200  # batch of the cases that can be given more work in steps of 0.5 %
 MORE = (0, 1, 2, 4, 10)  # of MANY, dealt out to the cases in turn
 
 Shape = tuple[int, int]
+_OPERATIONS: tuple[Operation, ...] = ("forward", "backward")
 _DTYPES = ("float32", "float16", "bfloat16")
 _BURN = """
 
@@ -106,10 +107,10 @@ def large_cases() -> list[Case]:
 
 
 def _cases(in_shape: Shape, out_shape: Shape, cutoff: float, channels: int, heads: int, batch: int) -> Iterator[Case]:
-    for operation, dtype in itertools.product(("forward", "backward"), _DTYPES):
+    for operation, dtype in itertools.product(_OPERATIONS, _DTYPES):
         yield Case(
             device="cuda",
-            operation=operation,  # type: ignore[arg-type]
+            operation=operation,
             suite="gpu",
             in_shape=in_shape,
             out_shape=out_shape,

@@ -98,6 +98,8 @@ def test_a_stack_is_stored_commit_by_commit(jobs: Jobs, repository: FakeReposito
     assert job.measurements[0].progress.pairs_done == shown.pairs_done == count
     assert [(one.pair, one.arm) for one in samples.blocks] == [(index, arm) for index in range(count) for arm in "ABE"]
     assert [(one.pair_index, one.arm) for one in stored] == [(index, arm) for index in range(count) for arm in "ABE"]
+    watched = runs(jobs, measurement_id, "canary")
+    assert [(one.pair_index, one.arm) for one in watched] == [(one.pair_index, one.arm) for one in stored]
     by_id = sorted(stored, key=lambda one: one.id)
     for index in range(count):
         ran = [one.arm for one in by_id if one.pair_index == index]
