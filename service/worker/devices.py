@@ -144,7 +144,7 @@ class DeviceLock:
         deadline = time.monotonic() + timeout_s
         while not self.try_acquire():
             if time.monotonic() > deadline:
-                message = f"{self.device.name} is in use by another s2bench process of this machine"
+                message = f"{self.device.name} is in use by another s2bench process of this machine, perhaps a worker"
                 raise JobError("device_busy", message, stage="prepare")
             time.sleep(min(0.5, timeout_s))
 
