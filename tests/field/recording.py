@@ -23,8 +23,8 @@ from service.stats.policy import JudgingPolicy
 from service.stats.sequential import CHANGES
 from service.stats.verdict import CaseDecision
 from service.worker.comparison import Comparison
-from service.worker.document import CaseResult, Document
-from service.worker.evidence import ARMS, numerics_of
+from service.worker.document import Document
+from service.worker.evidence import ARMS, numerics_of, observe_canary
 from service.worker.telemetry import observe
 
 FORMAT = "s2bench field recording 1"
@@ -171,7 +171,7 @@ def _pairs(timed: Sequence[tuple[dict[str, Any], Document]], name: str) -> list[
         pair = pairs.setdefault(raw["pair"], {"index": raw["pair"], "order": "", "arms": {}})
         pair["fresh"] = raw["purpose"] == "confirm"
         pair["order"] += document.arm
-        pair["arms"][document.arm] = _arm(document, case)
+        pair["arms"][document.arm] = _arm(observe(document, case))
     return [pair for _, pair in sorted(pairs.items()) if len(pair["arms"]) == len(ARMS)]
 
 
@@ -183,19 +183,16 @@ def _canary_pairs(
     pairs: dict[int, dict[str, Any]] = {}
     for raw, document in canaries:
         key = raw["pair"], document.arm
-        case = document.case(name)
-        if key not in followed or case is None:
+        if key not in followed:
             continue
         pair = pairs.setdefault(raw["pair"], {"index": raw["pair"], "order": "", "arms": {}})
         pair["order"] += document.arm
-        unstamped = case.model_copy(update={"sample_start_s": [], "sample_end_s": []})
-        pair["arms"][document.arm] = _arm(followed[key], unstamped)
+        pair["arms"][document.arm] = _arm(observe_canary(followed[key], document, name))
     return [pair for _, pair in sorted(pairs.items()) if len(pair["arms"]) == len(ARMS)]
 
 
-def _arm(document: Document, case: CaseResult) -> dict[str, Any]:
+def _arm(seen: ArmObservation) -> dict[str, Any]:
     """Return an observation without what is as usual; samples in ms, to the nanosecond."""
-    seen = observe(document, case)
     values = {field.name: getattr(seen, field.name) for field in fields(ArmObservation)}
     usual = {field.name: field.default for field in fields(ArmObservation)}
     return {name: value for name, value in values.items() if name != "samples" and value != usual[name]} | {
