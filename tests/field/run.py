@@ -75,7 +75,10 @@ def main() -> None:
         print_tables(output)
         return
     deadline = time.monotonic() + arguments.seconds
-    gpu = gpus()[arguments.gpu]
+    found = gpus()
+    if not 0 <= arguments.gpu < len(found):
+        sys.exit(f"--gpu: got {arguments.gpu}, expected the number of one of this machine's {len(found)} GPUs")
+    gpu = found[arguments.gpu]
     with tempfile.TemporaryDirectory() as scratch:
         planted = plant(Path(scratch) / "planted")
         data_dir = arguments.data_dir or Path(scratch) / "data"
