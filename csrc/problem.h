@@ -57,6 +57,8 @@ struct ForwardParams {
   const float* quad_weights;
   void* y;
   float* lse;
+  // Weights are used over 2^this, about the total weight of a neighborhood: logarithms near 0 are rounded least.
+  float weight_exponent = 0.0f;
 };
 
 // Floats per query and head that a backward may leave in its workspace.
@@ -77,6 +79,7 @@ struct BackwardParams {
   void* dq;      // a null pointer where the gradient is not asked for
   void* dk;
   void* dv;
+  float weight_exponent = 0.0f;  // as in ForwardParams
 };
 
 }  // namespace s2attn

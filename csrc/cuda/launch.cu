@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
@@ -53,6 +54,13 @@ KernelPolicy choose(const Shape& shape, const Call& call, Pass pass, std::initia
   return select_policy(facts_of(shape, call, pass, tensors), pass, requests);
 }
 
+// About log2 of the total weight of a neighborhood: so many points of the mean weight. Any number is right.
+float weight_exponent(const Shape& shape, const Call& call) {
+  const double rows = std::max(neighborhood_width(call.query_arcs, shape.query, shape.key), 1);
+  const double points = rows * rows * shape.key.nlon / (2.0 * shape.key.nlat);
+  return static_cast<float>(std::round(std::log2(points * 4.0 * M_PI / (double(shape.key.nlat) * shape.key.nlon))));
+}
+
 template <typename Visit>
 void with_storage(Storage storage, const Visit& visit) {
   switch (storage) {
@@ -68,7 +76,9 @@ void with_storage(Storage storage, const Visit& visit) {
 
 }  // namespace
 
-void forward(const ForwardParams& params, const Call& call, void* stream) {
+void forward(const ForwardParams& given, const Call& call, void* stream) {
+  ForwardParams params = given;
+  params.weight_exponent = weight_exponent(params.shape, call);
   const KernelPolicy policy = choose(params.shape, call, Pass::forward, {params.q, params.k, params.v, params.y});
   with_storage(call.storage, [&](auto element) {
     using storage_t = decltype(element);
@@ -78,9 +88,16 @@ void forward(const ForwardParams& params, const Call& call, void* stream) {
   });
 }
 
-void backward(const BackwardParams& params, const Call& call, void* stream) {
-  const auto tensors = {params.dy, params.q, params.k, params.v, static_cast<const void*>(params.dq),
-                        static_cast<const void*>(params.dk), static_cast<const void*>(params.dv)};
+void backward(const BackwardParams& given, const Call& call, void* stream) {
+  BackwardParams params = given;
+  params.weight_exponent = weight_exponent(params.shape, call);
+  const auto tensors = {params.dy,
+                        params.q,
+                        params.k,
+                        params.v,
+                        static_cast<const void*>(params.dq),
+                        static_cast<const void*>(params.dk),
+                        static_cast<const void*>(params.dv)};
   const KernelPolicy query = choose(params.shape, call, Pass::backward_query, tensors);
   const KernelPolicy key = choose(params.shape, call, Pass::backward_key, tensors);
   with_storage(call.storage, [&](auto element) {

@@ -112,6 +112,8 @@ struct StripSource {
   Grid partners;
   int32_t rows;               // of the table
   const float* quad_weights;  // of the partners' latitudes; null: no weights
+  float weight_scale;         // what they are multiplied by
+  bool logarithms;            // whether steps get their logarithms to base 2
 };
 
 struct FoundArc {
@@ -210,7 +212,8 @@ __device__ void plan_strips(StripPlan<Layout>& plan, const StripSource& source, 
   }
   int32_t first_lon = some ? low + tile.column * source.table.stride : 0;
   if (first_lon < 0) first_lon += nlon;
-  const float weight = some && source.quad_weights ? log2f(source.quad_weights[lat]) : 0.0f;
+  float weight = some && source.quad_weights ? source.quad_weights[lat] * source.weight_scale : 1.0f;
+  if (source.logarithms) weight = log2f(weight);
   plan.strips[lane_index()] = {lat * nlon, first_lon, end - length, weight};
   more = __any_sync(kFullMask, more);
   if (lane_index() == kWarp - 1) {

@@ -273,11 +273,11 @@ class TensorCores<float, kChannels> {
       for (int i = 0; i < kGroups; ++i) {
         const float4 b = *reinterpret_cast<const float4*>(row + i * kGroupColumns * kRowBytes + step * 64);
         // as in accumulate(): the cores cut off, so a step is added up there and the steps by the rounding adders
-        float part[4] = {};
+        float part[4] = {}, rest[4] = {};
         mma_split(part, a0, b.x, b.y);
-        mma_split(part, a1, b.z, b.w);
+        mma_split(rest, a1, b.z, b.w);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[i][e] += part[e];
+        for (int e = 0; e < 4; ++e) s[i][e] += part[e] + rest[e];
       }
     }
   }

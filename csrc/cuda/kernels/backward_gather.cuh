@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   const auto* v = static_cast<const storage_t*>(p.v) + offset_out;
   const int64_t row = owner.point * p.shape.heads + owner.head;
   const float2 statistics = query_statistics(p)[row];
+  const float weight_scale = exp2f(-p.weight_exponent);
 
   float* memory = warp_memory(backward_floats_per_warp(p.shape));
   Row query(p.shape.channels, memory), dy(p.shape.channels_out, memory), dq(p.shape.channels, memory);
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
     for (int i = 0; i < kBatch; ++i) {
       if (i >= count) break;
       const float score = group_sum<Row::kGroup>(scores[i]) * kLog2E;
-      const float probability = p.quad_weights[partners[i].lat] * exp2f(score - statistics.x);
+      const float probability = weight_scale * p.quad_weights[partners[i].lat] * exp2f(score - statistics.x);
       const float ds = probability * (group_sum<Row::kGroup>(products[i]) - statistics.y);
       dq.add(ds, k + partners[i].point * features);
       if constexpr (kCorrected<storage_t>) sums.add(probability, ds);
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   const int64_t offset_out = int64_t{owner.head} * p.shape.channels_out;
   const auto* q = static_cast<const storage_t*>(p.q) + offset;
   const auto* dy = static_cast<const storage_t*>(p.dy) + offset_out;
-  const float quad_weight = p.quad_weights[owner.lat];
+  const float quad_weight = p.quad_weights[owner.lat] * exp2f(-p.weight_exponent);
 
   float* memory = warp_memory(backward_floats_per_warp(p.shape));
   Row key(p.shape.channels, memory), value(p.shape.channels_out, memory);
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
     for (int i = 0; i < kBatch; ++i) {
       if (i >= count) break;
       const float2 statistics = query_statistics(p)[partners[i].point * p.shape.heads + owner.head];
-      const float probability = quad_weight * exp2f(group_sum<Row::kGroup>(scores[i]) * kLog2E - statistics.x);
+      const float probability = exp2f(group_sum<Row::kGroup>(scores[i]) * kLog2E - statistics.x);
       if (p.dv) dv.add(probability, dy + partners[i].point * features_out);
       if (!p.dk) continue;
       const float ds = probability * (group_sum<Row::kGroup>(products[i]) - statistics.y);
@@ -115,8 +116,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   __syncwarp();
   merge_groups(dk);
   merge_groups(dv);
-  if (p.dk) dk.store(1.0f, static_cast<storage_t*>(p.dk) + owner.point * features + offset);
-  if (p.dv) dv.store(1.0f, static_cast<storage_t*>(p.dv) + owner.point * features_out + offset_out);
+  if (p.dk) dk.store(quad_weight, static_cast<storage_t*>(p.dk) + owner.point * features + offset);
+  if (p.dv) dv.store(quad_weight, static_cast<storage_t*>(p.dv) + owner.point * features_out + offset_out);
 }
 
 }  // namespace s2attn::cuda

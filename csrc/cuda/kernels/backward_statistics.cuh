@@ -1,4 +1,5 @@
-// Computes: per query and head (lse * log2(e), delta) with delta = dy . y, which all backward kernels read.
+// Computes: per query and head (lse * log2(e) - weight_exponent, delta) with delta = dy . y, which all backward kernels
+//   read.
 //   backward_statistics takes lse as the forward saved it.
 //   backward_statistics_two_pass finds it anew, in a pass for the maximum and one for the sum, and needs no saved one.
 // Layout: NHWC, contiguous; heads packed in the channels.
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor) backw
   if (!find_owner(p.shape, p.shape.query, owner)) return;
   const int64_t row = owner.point * p.shape.heads + owner.head;
   const float delta = delta_of<storage_t>(p, row);
-  if (lane_index() == 0) query_statistics(p)[row] = {p.lse[row] * kLog2E, delta};
+  if (lane_index() == 0) query_statistics(p)[row] = {p.lse[row] * kLog2E - p.weight_exponent, delta};
 }
 
 template <typename storage_t, typename Row>
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerMultiprocessor)
       query, [&](const Partner& partner, float score) { sum += p.quad_weights[partner.lat] * expf(score - maximum); });
   const float normalizer = sum_of_groups<Row>(sum);
   const float delta = delta_of<storage_t>(p, row);
-  if (lane_index() == 0) query_statistics(p)[row] = {(maximum + logf(normalizer)) * kLog2E, delta};
+  if (lane_index() == 0) query_statistics(p)[row] = {(maximum + logf(normalizer)) * kLog2E - p.weight_exponent, delta};
 }
 
 }  // namespace s2attn::cuda

@@ -47,7 +47,12 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
        {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
       nullptr,
       0};
-  const StripSource source{p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights};
+  const StripSource source{p.query_table,
+                           p.shape.key,
+                           table_rows(p.query_table, p.shape.query),
+                           p.quad_weights,
+                           exp2f(-p.weight_exponent),
+                           !kCorrected<storage_t>};
   WeightSums sums[2];
   stream_strips<Tile::kGroups>(
       memory, source, partners, tile, Cores::first_column(),
@@ -60,9 +65,11 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
         for (int i = 0; i < kCount; ++i)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const float exponent = s[i][e] * kLog2E + (weight - statistics[e / 2].x);
+            // float32 multiplies by the weight: the sum with its logarithm would be rounded once more
+            const float exponent = s[i][e] * kLog2E + ((kCorrected<storage_t> ? 0.0f : weight) - statistics[e / 2].x);
             const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
-            const float probability = held ? exp2_approximate(exponent) : 0.0f;
+            const float weighted = (kCorrected<storage_t> ? weight : 1.0f) * exp2_approximate(exponent);
+            const float probability = held ? weighted : 0.0f;
             ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
             if constexpr (kCorrected<storage_t>) sums[e / 2].add(probability, ds[i][e]);
           }
@@ -98,7 +105,8 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
                 channel_out = int64_t{tile.head} * p.shape.channels_out;
   const storage_t *key_rows[2], *value_rows[2];
   storage_t *dk_rows[2], *dv_rows[2];
-  float weights[2];  // log2 of the owner's quadrature weight
+  float weights[2];  // of the owner: what the sums are multiplied by, and log2 of what every p is multiplied by
+  float factors[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int64_t point = points[i];
@@ -107,7 +115,10 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
     dk_rows[i] = point < 0 || !p.dk ? nullptr : static_cast<storage_t*>(p.dk) + point * pitch + channel;
     dv_rows[i] = point < 0 || !p.dv ? nullptr : static_cast<storage_t*>(p.dv) + point * pitch_out + channel_out;
     const int32_t lat = (tile.row + i) / p.key_table.residues;
-    weights[i] = point < 0 ? 0.0f : log2f(p.quad_weights[lat]);
+    const float weight = point < 0 ? 1.0f : p.quad_weights[lat] * exp2f(-p.weight_exponent);
+    // half types multiply every p: sums without the weight could be beyond float16
+    weights[i] = kCorrected<storage_t> ? 0.0f : log2f(weight);
+    factors[i] = kCorrected<storage_t> ? weight : 1.0f;
   }
   typename Cores::OwnerTile keys, values;
   Cores::load(keys, key_rows, p.shape.channels);
@@ -121,7 +132,7 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
         p.shape.channels_out}},
       query_statistics(p) + queries * p.shape.heads + tile.head,
       p.shape.heads * static_cast<uint32_t>(sizeof(float2))};
-  const StripSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr};
+  const StripSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr, 1.0f, true};
   stream_strips<Tile::kGroups>(
       memory, source, partners, tile, Cores::first_column(),
       [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float) {
@@ -151,8 +162,8 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
                 probabilities[i][e] * (ds[i][e] - statistics[i * kGroupColumns + Cores::kColumnStep * (e % 2)].y);
         Cores::accumulate(dk, ds, q);
       });
-  Cores::store(dk, {1.0f, 1.0f}, dk_rows, p.shape.channels);
-  Cores::store(dv, {1.0f, 1.0f}, dv_rows, p.shape.channels_out);
+  Cores::store(dk, factors, dk_rows, p.shape.channels);
+  Cores::store(dv, factors, dv_rows, p.shape.channels_out);
 #endif
 }
 

@@ -111,7 +111,9 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward
        {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
       nullptr,
       0};
-  const StripSource source{p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights};
+  const StripSource source{
+      p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights, exp2f(-p.weight_exponent),
+      true};
   stream_strips<Tile::kGroups>(memory, source, partners, tile, Cores::first_column(),
                                [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
                                  float s[kCount][4] = {};
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward
     factors[i] = empty ? 0.0f : 1.0f / normalizer;
     if (points[i] >= 0 && lane_index() % 4 == 0)
       p.lse[points[i] * p.shape.heads + tile.head] =
-          empty ? -INFINITY : (softmax.maximum[i] + log2f(normalizer)) * kLn2;
+          empty ? -INFINITY : (softmax.maximum[i] + log2f(normalizer) + p.weight_exponent) * kLn2;
   }
   Cores::store(softmax.sums, factors, output_rows, p.shape.channels_out);
 #endif
