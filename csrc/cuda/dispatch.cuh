@@ -33,8 +33,9 @@ struct LaunchSize {
   size_t shared_bytes;
 };
 
-template <typename Params>
-void launch(void (*kernel)(Params), const Params& params, const LaunchSize& size, cudaStream_t stream) {
+template <typename Params, typename... More>
+void launch(void (*kernel)(Params, More...), const Params& params, const LaunchSize& size, cudaStream_t stream,
+            More... more) {
   if (size.blocks == 0) return;
   if (size.blocks > INT32_MAX)
     throw std::invalid_argument("points times heads: got " + std::to_string(size.blocks) +
@@ -43,7 +44,7 @@ void launch(void (*kernel)(Params), const Params& params, const LaunchSize& size
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(size.shared_bytes)),
           "asking for shared memory");
-  kernel<<<static_cast<uint32_t>(size.blocks), size.threads, size.shared_bytes, stream>>>(params);
+  kernel<<<static_cast<uint32_t>(size.blocks), size.threads, size.shared_bytes, stream>>>(params, more...);
   check(cudaGetLastError(), "launching a kernel of s2attn");
 }
 

@@ -55,8 +55,15 @@ void launch_gather_forward(const KernelPolicy& policy, const ForwardParams& para
 template <typename storage_t>
 void launch_backward_statistics(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
   const Shape& shape = params.shape;
-  if (policy.variant != Variant::two_pass)
-    return launch(backward_statistics<storage_t>, params, warp_per_owner(shape, shape.query, 0), stream);
+  if (policy.variant != Variant::two_pass) {
+    constexpr int kVector = 16 / sizeof(storage_t);
+    const auto addresses = reinterpret_cast<uintptr_t>(params.dy) | reinterpret_cast<uintptr_t>(params.y);
+    const bool packets = addresses % 16 == 0 && shape.channels_out % kVector == 0;
+    const int64_t rows = shape.batch * shape.query.nlat * shape.query.nlon * shape.heads;
+    const LaunchSize size{(rows * kDeltaLanes + kBlockThreads - 1) / kBlockThreads, kBlockThreads, 0};
+    return launch(packets ? backward_statistics<storage_t, kVector> : backward_statistics<storage_t, 1>, params, size,
+                  stream);
+  }
   with_row(policy, [&](auto row) {
     using Row = typename decltype(row)::type;
     const int floats = policy.gather.in_shared_memory() ? backward_floats_per_warp(shape) : 0;

@@ -31,17 +31,19 @@ int alignment_of(std::initializer_list<const void*> tensors) {
 ProblemFacts facts_of(const Shape& shape, const Call& call, Pass pass, std::initializer_list<const void*> tensors) {
   const auto points = [](Grid grid) { return int64_t{grid.nlat} * grid.nlon; };
   const bool by_key = pass == Pass::backward_key;
+  const Grid owners = by_key ? shape.key : shape.query, partners = by_key ? shape.query : shape.key;
   return {.channels = shape.channels,
           .channels_out = shape.channels_out,
           .storage = call.storage,
           .alignment_bytes = alignment_of(tensors),
           .points = std::max(points(shape.query), points(shape.key)),
           .features = int64_t{shape.heads} * std::max(shape.channels, shape.channels_out),
-          .width = by_key ? neighborhood_width(call.key_arcs, shape.key, shape.query)
-                          : neighborhood_width(call.query_arcs, shape.query, shape.key),
+          .width = neighborhood_width(by_key ? call.key_arcs : call.query_arcs, owners, partners),
           .architecture = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
                           device_attribute(cudaDevAttrComputeCapabilityMinor),
-          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+          .octets = shape.batch * shape.heads * owner_octets(owners, partners),
+          .finer_partners = partners.nlon > owners.nlon};
 }
 
 std::string_view environment(const char* name) {

@@ -53,7 +53,7 @@ struct TilePolicy {
 constexpr int shared_bytes(const TilePolicy& tile, Storage storage, Pass pass) {
   const int rows = tile.stage_rows + 7;
   const int statistics = pass == Pass::backward_key ? (rows + 1) * 8 : 0;
-  const int plan = (1297 + 8 * tile.stage_rows + 15) / 16 * 16;
+  const int plan = (1297 + 4 * tile.stages * tile.stage_rows + 15) / 16 * 16;
   return plan + tile.stages * (2 * rows * (tile.channels * element_bytes(storage) + 16) + statistics);
 }
 
@@ -71,6 +71,8 @@ struct KernelPolicy {
   GatherPolicy gather;  // of gather and two_pass
   TilePolicy tile;      // of tile
   bool tuned;           // measured on this architecture, and found to be the fastest
+  // Whether the warps of a tile next to a pole share one octet of owners (device/strips.cuh).
+  bool shares_poles = false;
 
   constexpr bool operator==(const KernelPolicy&) const = default;
 };
@@ -97,7 +99,8 @@ inline std::string to_string(const KernelPolicy& policy) {
   if (policy.variant == Variant::tile)
     return "tile{channels " + number(policy.tile.channels) + ", octets " + number(policy.tile.octets) + ", rows " +
            number(policy.tile.stages) + "x" + number(policy.tile.stage_rows) + ", groups " +
-           number(policy.tile.groups) + ", blocks " + number(policy.tile.blocks) + "}" + suffix;
+           number(policy.tile.groups) + ", blocks " + number(policy.tile.blocks) +
+           (policy.shares_poles ? ", poles shared}" : "}") + suffix;
   return to_string(policy.variant) + "{vector " + number(policy.gather.vector) + ", group " +
          number(policy.gather.group) + ", chunks " + number(policy.gather.chunks) + "}" + suffix;
 }

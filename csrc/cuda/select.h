@@ -22,12 +22,24 @@ struct ProblemFacts {
   int32_t width;        // of the neighborhood, see neighborhood_width()
   int architecture;     // of the GPU: 90 for sm_90
   int shared_bytes;     // the most that a block of the GPU may have
+  int64_t octets;       // of owners: 8 columns of two rows of the gather table, of every batch and head
+  bool finer_partners;  // the grid of the partners has more longitudes than that of the owners
 };
+
+// Owners share a row of the gather table with those that lie this many longitudes on.
+constexpr int32_t owner_residues(Grid owners, Grid partners) {
+  return owners.nlon > partners.nlon ? owners.nlon / partners.nlon : 1;
+}
+
+// Tiles of two rows of the gather table and 8 columns.
+constexpr int64_t owner_octets(Grid owners, Grid partners) {
+  const int64_t residues = owner_residues(owners, partners);
+  return (owners.nlat * residues + 1) / 2 * ((owners.nlon / residues + 7) / 8);
+}
 
 // Partner latitudes of an owner, their mean rounded up. Of an owner's arcs nearly always one lies on a latitude.
 constexpr int32_t neighborhood_width(int64_t arcs, Grid owners, Grid partners) {
-  const int64_t residues = owners.nlon > partners.nlon ? owners.nlon / partners.nlon : 1;
-  const int64_t rows = owners.nlat * residues;
+  const int64_t rows = int64_t{owners.nlat} * owner_residues(owners, partners);
   return static_cast<int32_t>((arcs + rows - 1) / rows);
 }
 
@@ -74,6 +86,17 @@ constexpr KernelPolicy select_tile(const ProblemFacts& facts, Pass pass) {
   return {};
 }
 
+// A block next to a pole has many times the partners of another, and among few blocks the kernel ends when it does.
+// Measured (H200, decision 0021): with partners on a finer grid 0.72 to 0.92 of the time, a float32 backward at 1
+// degree 0.88; with cutoff 0.1 up to 1.04, and in a forward at 1 degree nothing.
+constexpr bool pays_to_share_poles(const TilePolicy& tile, const ProblemFacts& facts, Pass pass) {
+  constexpr int64_t kFewBlocks = 2048;
+  constexpr int kNarrow = 7;
+  const bool float32_backward = facts.storage == Storage::float32 && pass != Pass::forward;
+  return facts.octets / tile.octets <= kFewBlocks && facts.width <= kNarrow &&
+         (facts.finer_partners || float32_backward);
+}
+
 constexpr KernelPolicy select_policy(const ProblemFacts& facts, Pass pass) {
   const KernelPolicy tile = select_tile(facts, pass);
   return tile.tile.exists() ? tile : select_gather(facts);
@@ -95,24 +118,27 @@ inline KernelPolicy select_variant(const ProblemFacts& facts, Pass pass, std::st
     if (candidate == Variant::gather) return select_gather(facts);
     if (candidate == Variant::two_pass) return {candidate, select_gather(facts).gather, {}, false};
     if (const KernelPolicy policy = select_tile(facts, pass); policy.tile.exists()) return policy;
-    throw std::invalid_argument(
-        "S2ATTN_CUDA_VARIANT: got tile for " + std::to_string(facts.channels) + " and " +
-        std::to_string(facts.channels_out) + " channels per head on sm_" + std::to_string(facts.architecture) +
-        ", expected sm_80 or later, at most 128 channels (float32 backward: 64) in multiples of 16 bytes and aligned tensors");
+    throw std::invalid_argument("S2ATTN_CUDA_VARIANT: got tile for " + std::to_string(facts.channels) + " and " +
+                                std::to_string(facts.channels_out) + " channels per head on sm_" +
+                                std::to_string(facts.architecture) +
+                                ", expected sm_80 or later, at most 128 channels (float32 backward: 64) in multiples "
+                                "of 16 bytes and aligned tensors");
   }
   throw std::invalid_argument("S2ATTN_CUDA_VARIANT: got " + std::string(variant) + ", expected one of " + known);
 }
 
-// What may be measured in place of the chosen policy, as S2ATTN_CUDA_TILE takes it: the chosen tile first, then those
-// with the same room that are compiled and fit, and gather. Empty where no tile is chosen.
+// What may be measured in place of the chosen policy, as S2ATTN_CUDA_TILE takes it: the chosen tile first, then those of
+// its neighbors that are compiled and fit, and gather. Empty where no tile is chosen.
 inline std::vector<std::string> candidates(const ProblemFacts& facts, Pass pass) {
   const TilePolicy chosen = select_tile(facts, pass).tile;
   if (!chosen.exists()) return {};
   std::vector<std::string> names{to_string(chosen)};
   const TileList compiled = compiled_tiles(facts.storage, pass);
+  TileList neighbors;
+  add_neighbors(neighbors, chosen, facts.storage);
   for (int i = 0; i < compiled.count; ++i) {
     const TilePolicy& tile = compiled.tiles[i];
-    if (tile != chosen && tile.channels == chosen.channels && fits(tile, facts, pass)) names.push_back(to_string(tile));
+    if (tile != chosen && neighbors.holds(tile) && fits(tile, facts, pass)) names.push_back(to_string(tile));
   }
   names.push_back(to_string(Variant::gather));
   return names;
@@ -132,11 +158,11 @@ inline KernelPolicy select_candidate(const ProblemFacts& facts, Pass pass, const
     const KernelPolicy chosen = select_tile(facts, pass);
     return {Variant::tile, {}, tile, chosen.tuned && chosen.tile == tile};
   }
-  throw std::invalid_argument("S2ATTN_CUDA_TILE: got " + name + " for the " + to_string(pass) +
-                              ", expected one of " + (known.empty() ? "none: no tile serves this problem" : known));
+  throw std::invalid_argument("S2ATTN_CUDA_TILE: got " + name + " for the " + to_string(pass) + ", expected one of " +
+                              (known.empty() ? "none: no tile serves this problem" : known));
 }
 
-inline KernelPolicy select_policy(const ProblemFacts& facts, Pass pass, const Requests& requests) {
+inline KernelPolicy select_requested(const ProblemFacts& facts, Pass pass, const Requests& requests) {
   if (!requests.tile.empty()) {
     const size_t space = std::min(requests.tile.find(' '), requests.tile.size() - 1);
     const std::string asked(requests.tile.substr(0, space)), name(requests.tile.substr(space + 1));
@@ -147,6 +173,12 @@ inline KernelPolicy select_policy(const ProblemFacts& facts, Pass pass, const Re
   }
   if (!requests.variant.empty()) return select_variant(facts, pass, requests.variant);
   return select_policy(facts, pass);
+}
+
+inline KernelPolicy select_policy(const ProblemFacts& facts, Pass pass, const Requests& requests) {
+  KernelPolicy policy = select_requested(facts, pass, requests);
+  policy.shares_poles = policy.variant == Variant::tile && pays_to_share_poles(policy.tile, facts, pass);
+  return policy;
 }
 
 }  // namespace s2attn::cuda

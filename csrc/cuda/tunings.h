@@ -48,10 +48,20 @@ inline constexpr Measurement kH200Forward{
     "1, 0.5 and 0.5 to 1 degree, cutoffs 0.017 and 0.03, C = 64: 3-12 % faster than 2 x 2 warps of 2 x 16 owners, "
     "3 stages cost 1-25 %"};
 
+inline constexpr Measurement kH200Float32{
+    "NVIDIA H200", "2026-11-30", "service/decisions/0021",
+    "1, 0.5, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1, C = 64: stages of 80 rows, and 1 group of partners in "
+    "backward_query, take 1-5 % off forward and backward; neighbors: 1-40 % slower"};
+inline constexpr Measurement kH200HalfKey{"NVIDIA H200", "2026-11-30", "service/decisions/0021",
+                                          "1, 0.5, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1, C = 64: 4 "
+                                          "groups of partners are 10-12 % faster than 2; "
+                                          "other neighbors: 1-22 % slower than with 2"};
+
 // The first row that covers a problem and fits the GPU is taken: narrow ones first, and what any GPU takes last.
 //
-// The rows for sm_90 are those that were timed as they stand. The backward was timed with 4 groups and 2 blocks, its
-// rows were not; nor was float16, nor room for 32 channels.
+// The rows for sm_90 are those that were timed as they stand. Not timed beside others: room for 32 and 128 channels,
+// float16 forward, half types with the cutoffs beyond width 7 in the forward or in backward_query. float32 has 64 rows
+// on other GPUs: two blocks of 80 do not fit the shared memory of sm_80.
 inline constexpr TileRow kTileTable[] = {
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 32, {32, 4, 96, 2, 4, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 32, {32, 4, 96, 2, 2, 4}, {}},
@@ -60,10 +70,13 @@ inline constexpr TileRow kTileTable[] = {
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 32, {32, 4, 64, 2, 2, 2}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 32, {32, 4, 64, 2, 2, 2}, {}},
     {{90, kBfloat16, 7}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, kH200Forward},
-    {{90, kFloat32, 7}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, kH200Forward},
+    {{90, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 80, 2, 2, 2}, kH200Float32},
+    {{90, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 4, 3}, kH200HalfKey},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 80, 2, 1, 2}, kH200Float32},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 2, 2}, kH200Float32},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 64, {64, 4, 80, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 4, 3}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 64, 2, 2, 2}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 64, 2, 2, 2}, {}},

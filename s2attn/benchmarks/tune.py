@@ -110,7 +110,7 @@ def run_tuning(cases: Sequence[Case], *, rounds: int, clock: Clock, command: str
     where = _load(command)
     timings: list[Timing] = []
     errors: dict[str, str] = {}
-    with _restored_environment(), torch.no_grad():
+    with torch.no_grad():
         for case in cases:
             record = CaseRecord(case)
             with failure_of(record):
@@ -174,7 +174,8 @@ def _try(workload: Workload, site: Site, name: str, exact: ExactOutputs | None, 
     """Compare a candidate with float64, where that is known, then time it beside the choice."""
     candidate, chosen = CaseRecord(site.case), CaseRecord(site.case)
     ratio, wrong = None, ""
-    with failure_of(candidate):
+    # restored: what is asked for here no other problem may know
+    with _restored_environment(), failure_of(candidate):
         if exact is not None:
             compared = compare_outputs(Candidate(workload, f"{site.pass_name} {name}").outputs(), exact, workload)
             wrong = "; ".join(entry.reason for entry in compared.values() if entry.reason)

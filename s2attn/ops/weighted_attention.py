@@ -2,9 +2,9 @@ r"""Global attention with a weight per key, in the fused kernels of ``scaled_dot
 
 .. math:: y_o = \sum_i w_i e^{q_o \cdot k_i} v_i \, / \, \sum_i w_i e^{q_o \cdot k_i}
 
-The weight is a bias of the score, log w_i. On a CPU torch's fused kernel takes it as a float ``attn_mask`` of one row,
-so there it is one. Elsewhere a mask would cost the fused kernels (FlashAttention takes none), so the bias rides in the
-inner product instead: q gets the channels (1, 1, 1, 1) and k the channels (a, b, c, d) with a + b + c + d =
+The weight is a bias of the score, log w_i. On a CPU, and in float32 on CUDA, torch's fused kernel takes it as a float
+``attn_mask`` of one row, so there it is one. Elsewhere a mask would cost the fused kernels (FlashAttention takes none),
+so the bias rides in the inner product instead: q gets the channels (1, 1, 1, 1) and k the channels (a, b, c, d) with a + b + c + d =
 log(w_i / max w); then
 
     [q, 1, 1, 1, 1] . [k, a, b, c, d] = q . k + log w_i - log max w
@@ -30,9 +30,12 @@ from torch.nn import functional
 from s2attn.ops.autocast import reconciled
 
 PIECES = 4
-# Devices whose fused kernels take a mask of one row. Channels there cost copies of q and k and a wider product: 1.6x
-# the CPU time (forward, float32, 45x90, 64 channels, EPYC Zen 4, 2 threads, 2026-11-30).
+# Devices whose fused kernels take a mask of one row, whatever the dtype. Channels there cost copies of q and k and a wider
+# product: 1.6x the CPU time (forward, float32, 45x90, 64 channels, EPYC Zen 4, 2 threads, 2026-11-30).
 MASKED_DEVICES = frozenset({"cpu"})
+# And dtypes that CUDA has a fused kernel with masks only for (H200, 1 degree, 64 channels, 2026-11-30: forward 45.3 ms
+# with channels and 36.1 with a mask, with backward 182 and 118).
+MASKED_CUDA_DTYPES = frozenset({torch.float32})
 # channels per head are padded to a multiple: what the fused kernels of every dtype and device accept
 _ALIGNMENT = 8
 
@@ -86,21 +89,31 @@ def weighted_attention(
     Notes
     -----
     The fused kernels want q, k and v equally wide: narrower ones are padded with zeros, on CUDA all three to a common
-    multiple of 8 channels. There FlashAttention takes up to 256; wider heads run in the memory-efficient kernel.
+    multiple of 8 channels. There FlashAttention takes up to 256; wider heads, and float32, run in the memory-efficient
+    kernel.
     """
     shape = (*q.shape[:3], v.shape[-1])
-    if q.device.type in MASKED_DEVICES:
-        q, k, v = reconciled(q.device.type, q, k, v)
+    q, k, v = reconciled(q.device.type, q, k, v)
+    if _takes_mask(q):
         bias = _score_bias(channels, q.dtype, nlon=k.shape[2])
         q, k, v = _split(heads, q, k, v)
+        width = max(q.shape[-1], v.shape[-1])
         with _without_autocast(q.device.type):  # it would round the mask
-            return _attend(q, k, v, bias, drop_rate).reshape(shape)
+            return _attend(q, k, v, bias, drop_rate, width=_aligned(width) if q.is_cuda else width).reshape(shape)
     q, k, v = _split(heads, q, k, v)
-    width = -(-max(q.shape[-1] + PIECES, v.shape[-1]) // _ALIGNMENT) * _ALIGNMENT
+    width = _aligned(max(q.shape[-1] + PIECES, v.shape[-1]))
     rest = (0, width - q.shape[-1] - PIECES)
     ones = functional.pad(q.new_ones(PIECES), rest)
     logs = functional.pad(channels.to(k.dtype), rest)[:, None, None]
-    return _attend(_widened(q, ones), _widened(k, logs), v, None, drop_rate).reshape(shape)
+    return _attend(_widened(q, ones), _widened(k, logs), v, None, drop_rate, width=width).reshape(shape)
+
+
+def _takes_mask(q: torch.Tensor) -> bool:
+    return q.device.type in MASKED_DEVICES or (q.is_cuda and q.dtype in MASKED_CUDA_DTYPES)
+
+
+def _aligned(channels: int) -> int:
+    return -(-channels // _ALIGNMENT) * _ALIGNMENT
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:
@@ -115,10 +128,9 @@ def _split(heads: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, drop_rate: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, drop_rate: float, *, width: int
 ) -> torch.Tensor:
-    """Attention of [B, nlat, nlon, heads, C], narrower tensors padded: [B, points, heads, Cv]."""
-    width = max(q.shape[-1], v.shape[-1])
+    """Attention of [B, nlat, nlon, heads, C], narrower tensors padded to a width: [B, points, heads, Cv]."""
     y = functional.scaled_dot_product_attention(
         _by_head(q, width), _by_head(k, width), _by_head(v, width), attn_mask=bias, dropout_p=drop_rate, scale=1.0
     )

@@ -10,16 +10,15 @@
 
 namespace s2attn::cuda {
 
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backward_query_tile(BackwardParams p) {
-#if S2ATTN_TILES
+// Of one block.
+template <typename Tile, typename storage_t, typename Owners>
+__device__ void backward_of_query_tile(const BackwardParams& p, const Owners& tile) {
   using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
   const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
-  const TileOwners tile = find_tile<Layout>(p.shape, p.query_table, p.shape.query);
-  const int64_t points[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
-                             lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
+  const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
+                             lane_owner(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
@@ -75,6 +74,13 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
           }
         Cores::accumulate(dq, ds, k);
       });
+  const auto merged = [&](const float (&others)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sums[i].add(others[i], others[2 + i]);
+    return float2{1.0f, 1.0f};
+  };
+  const float more[4] = {sums[0].probability, sums[1].probability, sums[0].gradient, sums[1].gradient};
+  if (!merge_shares<Owners>(shared, dq, more, merged)) return;
   float factors[2] = {1.0f, 1.0f};
   if constexpr (kCorrected<storage_t>)
 #pragma unroll
@@ -85,19 +91,26 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
         query_statistics(p)[points[i] * p.shape.heads + tile.head] = all.corrected(statistics[i]);
     }
   Cores::store(dq, factors, dq_rows, p.shape.channels);
-#endif
 }
 
 template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backward_key_tile(BackwardParams p) {
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+    backward_query_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
 #if S2ATTN_TILES
+  with_owners<typename Tile::Layout>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+                                     [&](const auto& tile) { backward_of_query_tile<Tile, storage_t>(p, tile); });
+#endif
+}
+
+// Of one block.
+template <typename Tile, typename storage_t, typename Owners>
+__device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile) {
   using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
   const StageMemory<Layout, storage_t, Tile::kChannels, true> memory{shared};
-  const TileOwners tile = find_tile<Layout>(p.shape, p.key_table, p.shape.key);
-  const int64_t points[2] = {lane_owner<Layout>(tile, p.key_table, p.shape.key, 0),
-                             lane_owner<Layout>(tile, p.key_table, p.shape.key, 1)};
+  const int64_t points[2] = {lane_owner(tile, p.key_table, p.shape.key, 0),
+                             lane_owner(tile, p.key_table, p.shape.key, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t queries = tile.batch * p.shape.query.nlat * p.shape.query.nlon;
@@ -162,8 +175,16 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) backwar
                 probabilities[i][e] * (ds[i][e] - statistics[i * kGroupColumns + Cores::kColumnStep * (e % 2)].y);
         Cores::accumulate(dk, ds, q);
       });
-  Cores::store(dk, factors, dk_rows, p.shape.channels);
-  Cores::store(dv, factors, dv_rows, p.shape.channels_out);
+  if (merge_shares<Owners>(shared, dk)) Cores::store(dk, factors, dk_rows, p.shape.channels);
+  if (merge_shares<Owners>(shared, dv)) Cores::store(dv, factors, dv_rows, p.shape.channels_out);
+}
+
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+    backward_key_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
+#if S2ATTN_TILES
+  with_owners<typename Tile::Layout>(p.shape, p.key_table, p.shape.key, sharing_ranks,
+                                     [&](const auto& tile) { backward_of_key_tile<Tile, storage_t>(p, tile); });
 #endif
 }
 

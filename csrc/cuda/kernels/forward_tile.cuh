@@ -63,6 +63,25 @@ struct TileSoftmax {
       }
   }
 
+  // Adds what the other shares found of the same owners; false for all but the first.
+  template <typename Tile>
+  __device__ bool merge(char* memory) {
+    return merge_shares<Tile>(memory, sums, {maximum[0], maximum[1], normalizer[0], normalizer[1]},
+                              [this](const float (&others)[4]) {
+                                float own[2], factors[2];
+#pragma unroll
+                                for (int i = 0; i < 2; ++i) {
+                                  const float raised = fmaxf(maximum[i], others[i]);
+                                  own[i] = exp2_approximate(maximum[i] - raised);
+                                  factors[i] = exp2_approximate(others[i] - raised);
+                                  normalizer[i] = normalizer[i] * own[i] + others[2 + i] * factors[i];
+                                  maximum[i] = raised;
+                                }
+                                sums.scale(own[0], own[1]);
+                                return float2{factors[0], factors[1]};
+                              });
+  }
+
  private:
   __device__ void raise(const float (&highest)[2], float weight) {
     float factor[2];
@@ -77,16 +96,15 @@ struct TileSoftmax {
   }
 };
 
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward_tile(ForwardParams p) {
-#if S2ATTN_TILES
+// Of one block.
+template <typename Tile, typename storage_t, typename Owners>
+__device__ void forward_of_tile(const ForwardParams& p, const Owners& tile) {
   using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
   extern __shared__ __align__(16) char shared[];
   const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
-  const TileOwners tile = find_tile<Layout>(p.shape, p.query_table, p.shape.query);
-  const int64_t points[2] = {lane_owner<Layout>(tile, p.query_table, p.shape.query, 0),
-                             lane_owner<Layout>(tile, p.query_table, p.shape.query, 1)};
+  const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
+                             lane_owner(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
   const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
   const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
@@ -122,6 +140,7 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward
                                  softmax.exponentiate(s, mask, weight);
                                  Cores::accumulate(softmax.sums, s, k + memory.kTensorBytes);
                                });
+  if (!softmax.template merge<Owners>(shared)) return;
   float factors[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -133,6 +152,14 @@ __global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks) forward
           empty ? -INFINITY : (softmax.maximum[i] + log2f(normalizer) + p.weight_exponent) * kLn2;
   }
   Cores::store(softmax.sums, factors, output_rows, p.shape.channels_out);
+}
+
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+    forward_tile(const __grid_constant__ ForwardParams p, uint32_t sharing_ranks) {
+#if S2ATTN_TILES
+  with_owners<typename Tile::Layout>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+                                     [&](const auto& tile) { forward_of_tile<Tile, storage_t>(p, tile); });
 #endif
 }
 

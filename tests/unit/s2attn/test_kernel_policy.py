@@ -27,7 +27,8 @@ int main() {
   int storage, pass;
   std::string variant, tile;
   while (std::cin >> facts.channels >> facts.channels_out >> storage >> facts.alignment_bytes >> facts.points >>
-         facts.features >> facts.width >> facts.architecture >> facts.shared_bytes >> pass >> variant &&
+         facts.features >> facts.width >> facts.architecture >> facts.shared_bytes >> facts.octets >>
+         facts.finer_partners >> pass >> variant &&
          std::getline(std::cin >> std::ws, tile)) {
     facts.storage = static_cast<Storage>(storage);
     const auto asked = [](const std::string& name) { return name == "none" ? std::string_view() : name; };
@@ -64,6 +65,8 @@ FACTS = {
     "width": 3,
     "architecture": 90,
     "shared_bytes": SHARED_BYTES[90],
+    "octets": 4050,
+    "finer_partners": 0,
     "pass": 0,
     "variant": "none",
     "tile": "none",
@@ -105,6 +108,27 @@ def choose_all(chooser: Path, problems: Sequence[dict[str, int | str]]) -> list[
 def chosen(chooser: Path, **facts: int | str) -> str:
     """Policy for `FACTS` with some of them replaced."""
     return choose_all(chooser, [facts])[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "shared"),
+    [
+        ({}, False),  # a forward at 1 degree
+        ({"storage": FLOAT32}, False),
+        ({"storage": FLOAT32, "pass": 1}, True),
+        ({"storage": FLOAT32, "pass": 2}, True),
+        ({"storage": BFLOAT16, "pass": 2}, False),
+        ({"finer_partners": 1}, True),
+        ({"finer_partners": 1, "octets": 4 * 2048}, True),
+        ({"finer_partners": 1, "octets": 4 * 2049}, False),  # so many blocks that the long ones end in time
+        ({"finer_partners": 1, "width": 8}, False),
+        ({"finer_partners": 1, "channels": 33}, False),  # gather has no tiles
+    ],
+)
+def test_poles_are_shared_where_that_was_found_to_pay(
+    chooser: Path, facts: dict[str, int | str], shared: bool
+) -> None:
+    assert ("poles shared" in chosen(chooser, **facts)) == shared
 
 
 @pytest.mark.parametrize(
@@ -188,14 +212,17 @@ def test_a_tile_that_a_block_has_no_shared_memory_for_is_not_chosen(chooser: Pat
     assert chosen(chooser, shared_bytes=needed - 1) == "gather{vector 4, group 16, chunks 1} untuned"
 
 
-# The tiles by storage, room and pass.
-H200_TILES = {
+# The tiles by storage, room and pass: of any GPU, and what the H200 has instead.
+TILES = {
     (2, 32): ("rows 2x96, groups 4, blocks 4", "rows 2x96, groups 2, blocks 4", "rows 2x96, groups 2, blocks 3"),
-    (2, 64): ("rows 2x80, groups 4, blocks 4", "rows 2x80, groups 2, blocks 3", "rows 2x80, groups 2, blocks 3"),
+    (2, 64): ("rows 2x80, groups 4, blocks 4", "rows 2x80, groups 2, blocks 3", "rows 2x80, groups 4, blocks 3"),
     (4, 32): ("rows 2x64, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
     (4, 64): ("rows 2x64, groups 2, blocks 2",) * 3,
     (2, 128): ("rows 2x48, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
     (4, 128): ("rows 2x32, groups 2, blocks 2",),
+}
+H200_TILES = TILES | {
+    (4, 64): ("rows 2x80, groups 2, blocks 2", "rows 2x80, groups 1, blocks 2", "rows 2x80, groups 2, blocks 2"),
 }
 GATHER_POLICIES = ((4, 4, 1), (4, 8, 1), (4, 16, 1), (4, 32, 1), (1, 8, 1), (1, 32, 2), (1, 32, 0))
 
@@ -209,9 +236,12 @@ def expected_policy(facts: dict[str, int | str]) -> str:
     measured_here = architecture == 90 and width <= 7
     whole = alignment == 16 and all(count * size % 16 == 0 for count in (channels, channels_out))
     room = next(room for room in (32, 64, 128, 1 << 31) if widest <= room)
-    if architecture >= 80 and whole and int(facts["pass"]) < len(H200_TILES.get((size, room), ())):
-        measured = measured_here and room == 64 and facts["pass"] == 0 and storage != FLOAT16
-        tile = f"tile{{channels {room}, octets 4, {H200_TILES[size, room][int(facts['pass'])]}}}"
+    tiles = H200_TILES if architecture == 90 else TILES
+    if architecture >= 80 and whole and int(facts["pass"]) < len(tiles.get((size, room), ())):
+        timed = storage == FLOAT32 or facts["pass"] == 2 or (facts["pass"] == 0 and storage == BFLOAT16 and width <= 7)
+        measured = architecture == 90 and room == 64 and timed
+        shared = ", poles shared" if storage == FLOAT32 and facts["pass"] != 0 and width <= 7 else ""
+        tile = f"tile{{channels {room}, octets 4, {tiles[size, room][int(facts['pass'])]}{shared}}}"
         return tile if measured else f"{tile} untuned"
     vectors = alignment >= 4 * size and channels % 4 == channels_out % 4 == 0
     vector, group, chunks = next(
@@ -274,7 +304,7 @@ def test_candidates_of_a_build_are_what_is_compiled_and_gather(chooser: Path, tu
 def test_every_candidate_differs_by_one_step_fits_and_can_be_asked_for(
     tuning_chooser: Path, storage: int, number: int
 ) -> None:
-    facts: dict[str, int | str] = {"storage": storage, "pass": number, "shared_bytes": SHARED_BYTES[86]}
+    facts: dict[str, int | str] = {"storage": storage, "pass": number, "shared_bytes": SHARED_BYTES[86], "octets": 10**6}
     first, *others = chosen(tuning_chooser, **facts, variant="candidates").rstrip(";").split(";")
     for name in (first, *others[:-1]):
         channels, octets, stage_rows, stages, groups, blocks = (int(part) for part in name.split())

@@ -177,6 +177,18 @@ def test_every_candidate_takes_turns_with_the_choice(stand_in, make_case) -> Non
     assert tune.REQUEST_VARIABLE not in os.environ
 
 
+def test_no_request_reaches_the_next_case(stand_in, make_case, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, requests = tune.prepare, []
+
+    def watched(case: Case) -> object:
+        requests.append(os.environ.get(tune.REQUEST_VARIABLE))  # preparing names the policy, of which others may not know
+        return prepare(case)
+
+    monkeypatch.setattr(tune, "prepare", watched)
+    tuned(make_case(), make_case(dtype="bfloat16"))
+    assert requests == [None] * 4  # two cases, and both once more
+
+
 def test_a_backward_is_tuned_by_the_gradients_of_each_pass(stand_in, make_case) -> None:
     found = tuned(make_case(operation="backward"))
     assert {(row.site.pass_name, row.policy) for row in found.rows} == {
