@@ -1,4 +1,5 @@
-// What instances/ provides: the kernels of one family and storage type per file, behind these functions.
+// What instances/ provides: the kernels of one family, pass (tile) and storage type per file, behind these
+// functions.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,0 +1,8 @@
+// The tensor core kernels of the backward_key pass for float16 storage.
+#include "../dispatch_tile.cuh"
+
+namespace s2attn::cuda {
+
+template void launch_tile_backward_key<__half>(const KernelPolicy&, const BackwardParams&, cudaStream_t);
+
+}  // namespace s2attn::cuda
