@@ -180,12 +180,12 @@ def _own_reasons(arms: Sequence[ArmObservation], policy: JudgingPolicy) -> tuple
         return float(max(getattr(arm, name) for arm in arms))
 
     capped = [arm.power_capped_share for arm in arms]
-    against = {
+    against = {  # those that bring others about come first
+        "foreign_process": worst("foreign_processes") > 0,
         "throttle_flagged": worst("throttled_share") > policy.max_throttled_share,
         "clocks_differ": any(_differ(arms, clock, policy.clock_tolerance) for clock in ("sm_clock", "mem_clock")),
         "device_clocks_differ": _differ(arms, "device_clock", policy.device_clock_tolerance),
         "power_cap_uneven": max(capped) - min(capped) > policy.power_cap_tolerance,
-        "foreign_process": worst("foreign_processes") > 0,
         "device_error": worst("new_errors") > 0,
         "steal": worst("steal_share") > policy.max_steal_share,
         "foreign_load": worst("foreign_share") > policy.max_foreign_share,

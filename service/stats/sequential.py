@@ -267,13 +267,14 @@ def without_verdict(
     """Return the decision where no look decided: throttled, inconclusive, or (not final) still open.
 
     Counts are those of all pairs measured. A throttled job shows no effect: what was measured there is evidence, no
-    result.
+    result. A power cap rejects no pair by itself, but explains clocks that do.
     """
     measured, used = len(admissions), sum(admission.admitted for admission in admissions)
     counted = replace(shown, pairs_used=used, pairs_rejected=measured - used)
+    limited = _power_limited(pairs, policy)
     hopeless = measured >= policy.hopeless_after and used < policy.hopeless_share * measured
     if hopeless or (final and measured and used < policy.min_admitted_share * measured):
-        return _unusable(counted, admissions, policy)
+        return _unusable(counted, admissions, policy, limited)
     if not final:
         return counted
     ratios = np.array([pair.log_ratio for pair, a in zip(pairs, admissions, strict=True) if a.admitted])
@@ -283,16 +284,22 @@ def without_verdict(
         hint = needed_hint(estimated.center, estimated.sd, policy)
     code = "too_few_pairs" if shown.look is None else "budget_spent"
     said = reason(code, admitted=used, measured=measured, first=policy.min_pairs, hint=hint)
-    reasons = (said, *shown.reasons, *rejection_reasons(admissions, policy))
+    reasons = (said, *(shown.reasons or limited), *rejection_reasons(admissions, policy))
     return replace(counted, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
 
 
-def _unusable(shown: CaseDecision, admissions: Sequence[Admission], policy: JudgingPolicy) -> CaseDecision:
-    """Return the decision of a job whose pairs were mostly rejected, with the reasons in the order of their weight."""
+def _unusable(
+    shown: CaseDecision, admissions: Sequence[Admission], policy: JudgingPolicy, limited: tuple[Reason, ...]
+) -> CaseDecision:
+    """Return the decision of a job whose pairs were mostly rejected.
+
+    Reasons are in the order of their weight, the main cause first: a table has room for one.
+    """
     causes = rejection_reasons(admissions, policy)
     said = reason("under_half_admitted", admitted=shown.pairs_used, measured=len(admissions))
     verdict = Verdict.INCONCLUSIVE if causes[0].code == "too_few_samples" else Verdict.THROTTLED
-    return CaseDecision(verdict, (said, *causes), pairs_used=shown.pairs_used, pairs_rejected=shown.pairs_rejected)
+    reasons = (*causes, *limited, said)
+    return CaseDecision(verdict, reasons, pairs_used=shown.pairs_used, pairs_rejected=shown.pairs_rejected)
 
 
 def _evidence(

@@ -34,7 +34,8 @@ SENTENCES = {
     "signs_disagree": "the mean moved, but only {agree} of {admitted} pairs moved that way",
     "timer_resolution": "the difference is no more than one step of the timer ({step:.2%} of the time)",
     "not_significant_among_cases": "not significant beside the job's {cases} cases (false discovery rate {rate:.0%})",
-    "not_confirmed": "{effect:+.2%} was found, but {admitted} fresh pairs of {measured} did not show it again{instead}",
+    "not_confirmed": "{effect:+.2%} was found, but fresh pairs did not show it again: {admitted} of {measured} admitted"
+    "{instead}",
     "not_measured_again": "{effect:+.2%} was found, but no fresh pair was measured to confirm it",
     "power_limited": "{capped} of {admitted} pairs ran at the power cap, which makes differences smaller: a change may"
     " be said there, 'unchanged' may not",

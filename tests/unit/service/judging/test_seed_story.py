@@ -69,7 +69,7 @@ def test_as_many_pairs_as_were_said_to_be_enough_find_it_and_fresh_ones_confirm_
 def test_a_flagged_throttled_session_is_throttled_and_never_unchanged():
     decision = judged(session(0.0, scatter=0.0005, sd=0.0003, count=48, throttled_share=1.0, sm_clock=1200.0))
     assert (decision.verdict, decision.effect) == (Verdict.THROTTLED, None)
-    assert [one.code for one in decision.reasons] == ["under_half_admitted", "throttle_flagged"]
+    assert [one.code for one in decision.reasons] == ["throttle_flagged", "under_half_admitted"]
 
 
 def test_an_unflagged_one_is_known_by_its_suspicious_stability_at_a_low_clock():

@@ -80,7 +80,8 @@ def test_a_device_that_is_throttled_by_then_gives_no_verdict_and_no_effect(found
     fresh = make_pairs(noise(5, 24, sd=0.0003, mean=0.001), both={"throttled_share": 1.0})
     decision = confirm(found, first, fresh, POLICY, final=False)
     assert (decision.verdict, decision.effect, decision.interval) == (Verdict.THROTTLED, None, None)
-    assert codes(decision) == ["not_confirmed", "under_half_admitted", "throttle_flagged"]
+    assert codes(decision) == ["not_confirmed", "throttle_flagged", "under_half_admitted"]
+    assert decision.reasons[0].detail.endswith("was found, but fresh pairs did not show it again: 0 of 24 admitted")
     assert decision.evidence["pairs"] == found.evidence["pairs"]
 
 

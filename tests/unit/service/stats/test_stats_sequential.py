@@ -173,7 +173,7 @@ def test_throttled_pairs_end_throttled_and_show_no_effect(make_pairs):
     throttled = make_pairs(noise(10, 12, sd=0.0005), both={"throttled_share": 1.0, "sm_clock": 1200.0})
     decision = decide(throttled, POLICY, final=True)
     assert decision.verdict is Verdict.THROTTLED
-    assert codes(decision) == ["under_half_admitted", "throttle_flagged"]
+    assert codes(decision) == ["throttle_flagged", "under_half_admitted"]
     assert decision.effect is decision.interval is decision.before is None
     assert decide(throttled[:3], POLICY, final=True).verdict is Verdict.THROTTLED
 
@@ -203,7 +203,22 @@ def test_a_cpu_that_others_use_gives_no_verdict_on_the_code(make_pairs, state, c
     pairs = make_pairs(noise(13, 12, mean=0.1), both={state: 0.2}, only=range(8))
     decision = decide(pairs, CPU.with_budget(12), final=True)
     assert decision.verdict is Verdict.THROTTLED
-    assert codes(decision) == ["under_half_admitted", code]
+    assert codes(decision) == [code, "under_half_admitted"]
+
+
+def test_a_throttled_job_names_its_main_cause_first_and_the_power_cap_beside_what_it_brings_about(make_pairs):
+    capped = {"power_capped_share": 1.0, "sm_clock": 1700.0}
+    pairs = make_pairs(noise(13, 8), both=capped, candidate={"sm_clock": 1660.0})
+    assert codes(decide(pairs, POLICY, final=True)) == ["clocks_differ", "power_limited", "under_half_admitted"]
+    pairs = make_pairs(noise(13, 8), both=capped | {"foreign_processes": 1}, candidate={"sm_clock": 1660.0})
+    decision = decide(pairs, POLICY, final=True)
+    assert codes(decision) == ["foreign_process", "clocks_differ", "power_limited", "under_half_admitted"]
+    assert decision.reasons[0].detail == "8 of 8 pairs: another process computed on the device"
+
+
+def test_too_few_pairs_at_the_power_cap_say_that_it_was_there(make_pairs):
+    decision = decide(make_pairs(noise(13, 4), both={"power_capped_share": 1.0}), POLICY, final=True)
+    assert (decision.verdict, codes(decision)) == (Verdict.INCONCLUSIVE, ["too_few_pairs", "power_limited"])
 
 
 def test_stolen_pairs_do_not_count_but_the_others_do(make_pairs):
@@ -336,7 +351,7 @@ def test_processes_of_a_few_samples_are_inconclusive_with_their_reason(make_arm,
     arm = make_arm(count=count)
     decision = decide([PairObservation(i, pair_order(i), arm, arm) for i in range(12)], POLICY, final=True)
     assert decision.verdict is Verdict.INCONCLUSIVE
-    assert codes(decision) == ["under_half_admitted", "too_few_samples"]
+    assert codes(decision) == ["too_few_samples", "under_half_admitted"]
 
 
 def test_indices_must_increase(make_pairs):
