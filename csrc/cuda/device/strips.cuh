@@ -120,7 +120,7 @@ struct StripPlan {
     int32_t first_point;  // of its latitude
     int32_t first_lon;
     int32_t begin;  // its first row of the stream
-    float weight;   // log2 of the latitude's quadrature weight
+    float weight;   // of the latitude, as StripSource has it
   };
   // Arcs of the table rows, for their owners in the block's first column: longitudes counted from the strip's first
   // one.
@@ -145,7 +145,7 @@ struct StripSource {
   int32_t rows;               // of the table
   const float* quad_weights;  // of the partners' latitudes; null: no weights
   float weight_scale;         // what they are multiplied by
-  bool logarithms;            // whether steps get their logarithms to base 2
+  bool logarithms;            // whether steps get the logarithms to base 2 of that
 };
 
 struct FoundArc {
@@ -415,9 +415,9 @@ __device__ inline uint32_t bit_range(int32_t first, int32_t last) {
   return from & ~beyond;
 }
 
-// Calls step.template operator()<groups>(stage memory, first column, mask, log2 of the weight) until every window of
-// the stage is covered, with kGroups groups of columns at a time or, at the end of a window, fewer. lane_column: the
-// first of the columns that the lane has of a group.
+// Calls step.template operator()<groups>(stage memory, first column, mask, weight) until every window of the stage, or
+// the share of this warp, is covered, with kGroups groups of columns at a time or, at the end of a window, fewer.
+// lane_column: the first of the columns that the lane has of a group.
 template <int kGroups, typename Tile, typename Layout, typename storage_t, int kChannels, bool kStatistics,
           typename Step>
 __device__ void visit_stage(const StageMemory<Layout, storage_t, kChannels, kStatistics>& memory, int stage,
