@@ -4,8 +4,8 @@ r"""Global attention with a weight per key, in the fused kernels of ``scaled_dot
 
 The weight is a bias of the score, log w_i. On a CPU, and in float32 on CUDA, torch's fused kernel takes it as a float
 ``attn_mask`` of one row, so there it is one. Elsewhere a mask would cost the fused kernels (FlashAttention takes none),
-so the bias rides in the inner product instead: q gets the channels (1, 1, 1, 1) and k the channels (a, b, c, d) with a + b + c + d =
-log(w_i / max w); then
+so the bias rides in the inner product instead: q gets the channels (1, 1, 1, 1) and k the channels (a, b, c, d) with
+a + b + c + d = log(w_i / max w); then
 
     [q, 1, 1, 1, 1] . [k, a, b, c, d] = q . k + log w_i - log max w
 
@@ -30,11 +30,11 @@ from torch.nn import functional
 from s2attn.ops.autocast import reconciled
 
 PIECES = 4
-# Devices whose fused kernels take a mask of one row, whatever the dtype. Channels there cost copies of q and k and a wider
-# product: 1.6x the CPU time (forward, float32, 45x90, 64 channels, EPYC Zen 4, 2 threads, 2026-11-30).
+# Devices whose fused kernels take a mask of one row, whatever the dtype. Channels there cost copies of q and k and a
+# wider product: 1.6x the CPU time (forward, float32, 45x90, 64 channels, EPYC Zen 4, 2 threads, 2026-11-30).
 MASKED_DEVICES = frozenset({"cpu"})
-# And dtypes that CUDA has a fused kernel with masks only for (H200, 1 degree, 64 channels, 2026-11-30: forward 45.3 ms
-# with channels and 36.1 with a mask, with backward 182 and 118).
+# Dtypes whose only fused kernel on CUDA takes masks (H200, 1 degree, 64 channels, 2026-11-30: forward 45.3 ms with
+# channels and 36.3 with a mask, with backward 182 and 119).
 MASKED_CUDA_DTYPES = frozenset({torch.float32})
 # channels per head are padded to a multiple: what the fused kernels of every dtype and device accept
 _ALIGNMENT = 8

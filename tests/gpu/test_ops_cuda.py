@@ -117,7 +117,8 @@ def test_the_build_is_recorded_and_is_for_this_gpu() -> None:
     # 3 dtypes: 2 forward variants (3 kernels), statistics of one, 2 gradients for each of 7 rows; backward_statistics
     # for packets and for elements. The spin
     assert len(portable) == 3 * (7 * 6 + 2) + 1
-    # 16 bits: rooms for 32, 64 and 128 channels in each pass; float32: two tiles for 64, no room for 128 in the backward
+    # 16 bits: rooms for 32, 64 and 128 channels in each pass; float32: two tiles for 64, and no room for 128 in the
+    # backward
     assert len(tiles) == 2 * 3 * 3 + (4 + 3 + 3)
     assert not any(kernel["spill_store_bytes"] or kernel["spill_load_bytes"] for kernel in portable)
     # ptxas keeps its promise of blocks per multiprocessor by a few spills; more of them would be a mistake

@@ -181,7 +181,7 @@ def test_no_request_reaches_the_next_case(stand_in, make_case, monkeypatch: pyte
     prepare, requests = tune.prepare, []
 
     def watched(case: Case) -> object:
-        requests.append(os.environ.get(tune.REQUEST_VARIABLE))  # preparing names the policy, of which others may not know
+        requests.append(os.environ.get(tune.REQUEST_VARIABLE))  # preparing names the policy
         return prepare(case)
 
     monkeypatch.setattr(tune, "prepare", watched)
