@@ -139,8 +139,8 @@ def _attend(
 
 def _score_bias(channels: torch.Tensor, dtype: torch.dtype, *, nlon: int) -> torch.Tensor:
     """Return the logarithms of the weights as a mask [1, nlat * nlon]: float32, for float64 inputs float64."""
-    logs = channels.double().sum(dim=-1).to(torch.promote_types(dtype, torch.float32))
-    return logs.repeat_interleave(nlon)[None]
+    logs = channels.to(torch.promote_types(dtype, torch.float32)).sum(dim=-1)
+    return logs[:, None].expand(-1, nlon).reshape(1, -1)  # two kernels: small grids are bound by their number
 
 
 def _widened(x: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
