@@ -175,8 +175,7 @@ def held_device(options: ComparisonOptions, progress: ProgressListener) -> Itera
         progress.log(f"no sandbox: {sandbox.reason}")
     lock = DeviceLock(device, options.lock_dir)
     if not lock.try_acquire():
-        held = "a running worker keeps its devices, s2bench submit queues a job there"
-        progress.log(f"{device.name} is in use by another s2bench process ({held}): waiting")
+        progress.log(f"{device.name} is in use by another s2bench process of this machine: waiting")
         lock.acquire(options.lock_timeout_s)
     try:
         with host.off_measuring_cpus():

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.engine import WorkerStopping
-from service.worker.devices import MeasuringDevice
+from service.worker.devices import DeviceLock, MeasuringDevice
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +24,13 @@ class _Waiting:
 
 
 class DevicePool:
-    """The devices whose locks this worker holds."""
+    """The devices that this worker serves. Commands of this machine may measure on one that is not lent."""
 
-    def __init__(self, devices: Sequence[MeasuringDevice], stopping: threading.Event) -> None:
+    def __init__(
+        self, devices: Sequence[MeasuringDevice], stopping: threading.Event, lock_dir: Path | None = None
+    ) -> None:
         self._all = list(devices)
+        self._locks = {device.uuid: DeviceLock(device, lock_dir) for device in devices}
         self._busy: set[str] = set()
         self._unfit: dict[str, str] = {}
         self._line: list[_Waiting] = []
@@ -42,6 +46,7 @@ class DevicePool:
         finally:
             with self._changed:
                 self._busy.discard(device.uuid)
+                self._locks[device.uuid].release()
                 self._changed.notify_all()
 
     def take_out(self, device: MeasuringDevice, reason: str) -> None:
@@ -88,12 +93,14 @@ class DevicePool:
                 self._changed.notify_all()
 
     def _first_free(self, waiting: _Waiting) -> MeasuringDevice | None:
-        """Return a device that a measurement may have now; who came earlier and is disturbed by it goes first."""
+        """Lock and return a device that a measurement may have now; who came earlier and is disturbed goes first."""
         before = self._line[: self._line.index(waiting)]
         for device in self._of_class(waiting.device_class):
             working = [other for other in self._all if other.uuid in self._busy]
             earlier = [other for one in before for other in self._of_class(one.device_class)]
-            if device.uuid not in self._busy and not any(_disturbs(device, other) for other in (*working, *earlier)):
+            if device.uuid in self._busy or any(_disturbs(device, other) for other in (*working, *earlier)):
+                continue
+            if self._locks[device.uuid].try_acquire():
                 return device
         return None
 

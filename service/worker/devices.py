@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 from service.worker.errors import JobError
@@ -117,26 +117,37 @@ def _facts_of_nvidia_smi() -> list[tuple[int, str, str]]:
 
 
 class DeviceLock:
-    """A lock on a device of this machine, held until `release` or the end of the process, however it ends."""
+    """A lock on a device of this machine, held until `release` or the end of the process, however it ends.
 
-    def __init__(self, device: MeasuringDevice, folder: Path | None = None) -> None:
+    A worker holds the one for `serve` as long as it runs. Who measures holds the one for `measure` meanwhile: one at a
+    time on a device, and on the CPU nobody while anyone measures on a GPU.
+    """
+
+    def __init__(
+        self, device: MeasuringDevice, folder: Path | None = None, *, use: Literal["measure", "serve"] = "measure"
+    ) -> None:
         self.device = device
         folder = folder or Path(tempfile.gettempdir()) / "s2bench-locks"
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o1777)  # every user's workers meet here
-        self._path = folder / f"{device.uuid}.lock"
-        self._descriptor: int | None = None
+            folder.chmod(0o1777)  # every user's processes meet here
+        if use == "serve":
+            self._wanted = {folder / f"{device.uuid}.serve.lock": fcntl.LOCK_EX}
+        else:
+            host = fcntl.LOCK_EX if device.kind == "cpu" else fcntl.LOCK_SH
+            self._wanted = {folder / f"{device.uuid}.lock": fcntl.LOCK_EX, folder / "host.lock": host}
+        self._descriptors: list[int] = []
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody holds it."""
-        descriptor = self._open()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        self._descriptor = descriptor
+        for path, kind in self._wanted.items():
+            descriptor = _open_lock(path)
+            self._descriptors.append(descriptor)
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.release()
+                return False
         return True
 
     def acquire(self, timeout_s: float) -> None:
@@ -144,26 +155,26 @@ class DeviceLock:
         deadline = time.monotonic() + timeout_s
         while not self.try_acquire():
             if time.monotonic() > deadline:
-                message = f"{self.device.name} is in use by another s2bench process of this machine, perhaps a worker"
+                message = f"{self.device.name} is in use by another s2bench process of this machine"
                 raise JobError("device_busy", message, stage="prepare")
             time.sleep(min(0.5, timeout_s))
 
     def release(self) -> None:
         """Give the lock back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
-    def _open(self) -> int:
-        # Reading suffices for a lock, so that one user's file serves every user; a link is never followed.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(self._path, flags)
-        except FileNotFoundError:
-            descriptor = os.open(self._path, flags | os.O_CREAT, 0o444)
-            if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o444:
-                os.fchmod(descriptor, 0o444)
-            return descriptor
+
+def _open_lock(path: Path) -> int:
+    # Reading suffices for a lock, so that one user's file serves every user; a link is never followed.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT, 0o444)
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o444:
+            os.fchmod(descriptor, 0o444)
+        return descriptor
 
 
 def _read_facts(path: Path) -> dict[str, str]:

@@ -122,7 +122,7 @@ class Supervisor:
         structlog.contextvars.bind_contextvars(worker=self.executor_id)
         records = Records(database, worker_id, self._stopping)
         self._remove_leftovers()
-        pool = DevicePool(devices, self._stopping)
+        pool = DevicePool(devices, self._stopping, self._options.lock_dir)
         runs: dict[str, RunFactory] = {
             JobKind.COMPARE: MeasurementRun,
             JobKind.STACK: StackRun,
@@ -240,7 +240,7 @@ class Supervisor:
             here = sorted({device.device_class for device in found})
             message = f"device class: expected one of {here} on this host, got {sorted(missing)}"
             raise JobError("device_unfit", message, stage="prepare")
-        locks = [DeviceLock(device, self._options.lock_dir) for device in wanted]
+        locks = [DeviceLock(device, self._options.lock_dir, use="serve") for device in wanted]
         said = False
         while not self._stopping.is_set():
             taken = [lock for lock in locks if lock.try_acquire()]

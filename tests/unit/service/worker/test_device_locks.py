@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.worker import devices
-from service.worker.devices import DeviceLock, cpu, find_device
+from service.worker.devices import DeviceLock, MeasuringDevice, cpu, find_device
 from service.worker.errors import JobError
 
 INFORMATION = """\
@@ -69,6 +69,34 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     first.release()
     second.acquire(5.0)
     second.release()
+
+
+def test_who_measures_on_the_cpu_is_alone_and_gpus_are_measured_side_by_side(tmp_path: Path) -> None:
+    first, second = (
+        DeviceLock(MeasuringDevice("cuda", "gpu:H200", f"GPU-{number}", "NVIDIA H200"), tmp_path) for number in range(2)
+    )
+    host = DeviceLock(cpu(), tmp_path)
+    assert first.try_acquire()
+    assert second.try_acquire()
+    assert not host.try_acquire()
+    first.release()
+    assert not host.try_acquire()
+    second.release()
+    assert host.try_acquire()
+    assert not first.try_acquire()
+    host.release()
+    assert first.try_acquire()
+    first.release()
+
+
+def test_a_worker_that_serves_a_device_lets_others_measure_on_it(tmp_path: Path) -> None:
+    serving, another = (DeviceLock(cpu(), tmp_path, use="serve") for _ in range(2))
+    assert serving.try_acquire()
+    assert not another.try_acquire()
+    measuring = DeviceLock(cpu(), tmp_path)
+    assert measuring.try_acquire()
+    measuring.release()
+    serving.release()
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from service.engine import WorkerStopping
 from service.worker.devicepool import DevicePool
-from service.worker.devices import MeasuringDevice
+from service.worker.devices import DeviceLock, MeasuringDevice
 
 CPU = MeasuringDevice("cpu", "cpu", "cpu-0", "a CPU")
 GPUS = [MeasuringDevice("cuda", "gpu:H200", f"GPU-{number}", "NVIDIA H200") for number in range(2)]
@@ -22,8 +23,8 @@ def stopping() -> threading.Event:
 
 
 @pytest.fixture
-def pool(stopping: threading.Event) -> DevicePool:
-    return DevicePool([CPU, *GPUS], stopping)
+def pool(stopping: threading.Event, tmp_path: Path) -> DevicePool:
+    return DevicePool([CPU, *GPUS], stopping, tmp_path)
 
 
 class Borrower:
@@ -54,10 +55,10 @@ def borrow(pool: DevicePool, stopping: threading.Event) -> Iterator[Callable[[st
     made: list[Borrower] = []
 
     def one(device_class: str) -> Borrower:
-        before = len(pool._line)
+        before = list(pool._line)
         borrower = Borrower(pool, device_class)
         made.append(borrower)
-        wait_until(lambda: borrower.device is not None or len(pool._line) > before)
+        wait_until(lambda: borrower.device is not None or any(one not in before for one in list(pool._line)))
         return borrower
 
     yield one
@@ -123,6 +124,37 @@ def test_a_stop_ends_the_waiting(
     assert not pool._line
 
 
-def test_a_class_holds_up_itself_and_what_it_disturbs(pool: DevicePool, stopping: threading.Event) -> None:
+def test_a_command_of_this_machine_measures_on_what_is_not_lent(
+    borrow: Callable[[str], Borrower], tmp_path: Path
+) -> None:
+    command = DeviceLock(GPUS[0], tmp_path)
+    assert command.try_acquire()
+    other = borrow("gpu:H200")
+    wait_until(lambda: other.device is GPUS[1])
+    waiting = borrow("gpu:H200")
+    assert waits(waiting)
+    command.release()
+    wait_until(lambda: waiting.device is GPUS[0])
+    assert not command.try_acquire()
+    waiting.end()
+    assert command.try_acquire()
+    command.release()
+
+
+def test_a_stop_ends_the_waiting_for_a_command(
+    borrow: Callable[[str], Borrower], stopping: threading.Event, tmp_path: Path
+) -> None:
+    command = DeviceLock(GPUS[1], tmp_path)
+    assert command.try_acquire()
+    cpu = borrow("cpu")  # which waits for everyone who measures on a GPU
+    assert waits(cpu)
+    stopping.set()
+    wait_until(lambda: cpu.stopped)
+    command.release()
+
+
+def test_a_class_holds_up_itself_and_what_it_disturbs(
+    pool: DevicePool, stopping: threading.Event, tmp_path: Path
+) -> None:
     assert pool.held_up_by("cpu") == pool.held_up_by("gpu:H200") == {"cpu", "gpu:H200"}
-    assert DevicePool(GPUS, stopping).held_up_by("gpu:H200") == {"gpu:H200"}
+    assert DevicePool(GPUS, stopping, tmp_path).held_up_by("gpu:H200") == {"gpu:H200"}
