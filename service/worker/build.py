@@ -29,7 +29,7 @@ from service.worker.sandbox import OUTPUT_TAIL_BYTES, Child, Outcome, Places, ma
 
 STAGE = "build"
 _BUILD_FILE_BYTES = 4 * 2**30
-_REPORT_BYTES = 8 * 2**20  # a CUDA library has 155 kernels, each reported with its figures
+_REPORT_BYTES = 8 * 2**20  # a CUDA library has some 160 kernels, each reported with its figures
 _RECORD = "build.json"
 
 

@@ -62,7 +62,7 @@ SCENARIOS = {
     "more-work": Scenario("more work", "base", "grown", LARGE, 8),
     "less-work": Scenario("less work", "grown", "base", LARGE, 8),
     "power-cap": Scenario("more work at the power cap", "capped", "capped_grown", FEW_LARGE, 6),
-    "second-process": Scenario("identical code beside a second process", "base", "base", FEW_LARGE, 4, neighbor=True),
+    "second-process": Scenario("identical code beside a second process", "base", "base", FEW_LARGE, 6, neighbor=True),
 }
 
 

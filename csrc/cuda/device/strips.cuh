@@ -67,11 +67,11 @@ __host__ __device__ inline uint32_t sharing_blocks(const Shape& shape, const Gat
 }
 
 // Rows alternate between the poles, from there to the equator: the longest strips start first.
-template <typename Tile>
-__device__ Tile find_tile(const Shape& shape, const GatherTable& table, Grid owners, uint32_t index,
-                          uint32_t first_rank) {
+template <typename Owners>
+__device__ Owners find_tile(const Shape& shape, const GatherTable& table, Grid owners, uint32_t index,
+                            uint32_t first_rank) {
   const uint32_t down = tiles_down(table, owners);
-  const uint32_t across = tiles_across(table, owners, Tile::kColumns);
+  const uint32_t across = tiles_across(table, owners, Owners::kColumns);
   const uint32_t column = index % across;
   index /= across;
   const uint32_t head = index % shape.heads;
@@ -80,12 +80,12 @@ __device__ Tile find_tile(const Shape& shape, const GatherTable& table, Grid own
   const uint32_t rank = index / static_cast<uint32_t>(shape.batch) + first_rank;
   const uint32_t row = rank % 2 ? down - 1 - rank / 2 : rank / 2;
   return {batch, static_cast<int32_t>(head), static_cast<int32_t>(row * kTileRows),
-          static_cast<int32_t>(column * Tile::kColumns)};
+          static_cast<int32_t>(column * Owners::kColumns)};
 }
 
 // A call, so that the registers of the usual path are not given up for the other one's.
-template <typename Tile, typename Visit>
-__device__ __noinline__ void visit_apart(const Tile& tile, const Visit& visit) {
+template <typename Owners, typename Visit>
+__device__ __noinline__ void visit_apart(const Owners& tile, const Visit& visit) {
   visit(tile);
 }
 
@@ -102,8 +102,8 @@ __device__ void with_owners(const Shape& shape, const GatherTable& table, Grid o
 
 // Owner i (0 or 1) of this lane: row lane / 4 + 8 * i of its warp's tile. Returns its point, (batch, lat, lon)
 // flattened, or -1 where there is none.
-template <typename Tile>
-__device__ int64_t lane_owner(const Tile& tile, const GatherTable& table, Grid owners, int i) {
+template <typename Owners>
+__device__ int64_t lane_owner(const Owners& tile, const GatherTable& table, Grid owners, int i) {
   const int32_t row = tile.row + i, column = tile.column + tile.octet() * kOctet + lane_index() / 4;
   if (row >= table_rows(table, owners) || column >= table_columns(table, owners)) return -1;
   const int32_t lon = column * table.residues + row % table.residues;
@@ -221,8 +221,9 @@ __device__ inline ArcRange arc_range(const StripSource& source, int32_t row) {
 }
 
 // Plans the strips of the next latitudes; by one warp.
-template <typename Layout, typename Tile>
-__device__ void plan_strips(StripPlan<Layout>& plan, const StripSource& source, const Tile& tile, PlanCursor& cursor) {
+template <typename Layout, typename Owners>
+__device__ void plan_strips(StripPlan<Layout>& plan, const StripSource& source, const Owners& tile,
+                            PlanCursor& cursor) {
   const int32_t nlon = source.partners.nlon;
   ArcRange rows[kTileRows];
 #pragma unroll
@@ -253,7 +254,7 @@ __device__ void plan_strips(StripPlan<Layout>& plan, const StripSource& source, 
     high = max(high, found[r].first + found[r].length);
   }
   const bool some = low < high;
-  const int32_t length = some ? high - low + (Tile::kColumns - 1) * source.table.stride : 0;
+  const int32_t length = some ? high - low + (Owners::kColumns - 1) * source.table.stride : 0;
   typename StripPlan<Layout>::Arcs arcs;
   typename StripPlan<Layout>::Window window{INT32_MAX / 2, INT32_MIN / 2};
 #pragma unroll
@@ -418,12 +419,12 @@ __device__ inline uint32_t bit_range(int32_t first, int32_t last) {
 // Calls step.template operator()<groups>(stage memory, first column, mask, weight) until every window of the stage, or
 // the share of this warp, is covered, with kGroups groups of columns at a time or, at the end of a window, fewer.
 // lane_column: the first of the columns that the lane has of a group.
-template <int kGroups, typename Tile, typename Layout, typename storage_t, int kChannels, bool kStatistics,
+template <int kGroups, typename Owners, typename Layout, typename storage_t, int kChannels, bool kStatistics,
           typename Step>
 __device__ void visit_stage(const StageMemory<Layout, storage_t, kChannels, kStatistics>& memory, int stage,
                             int32_t stride, int lane_column, int& strip, const Step& step) {
   const StripPlan<Layout>& plan = memory.plan();
-  const int32_t warp_shift = Tile::octet() * kOctet * stride;
+  const int32_t warp_shift = Owners::octet() * kOctet * stride;
   const int32_t begin = stage * Layout::kStageRows, end = begin + Layout::kStageRows;
   const int32_t lane_shift = warp_shift + lane_index() / 4 * stride - lane_column;
   char* rows = memory.stage(stage);
@@ -435,10 +436,10 @@ __device__ void visit_stage(const StageMemory<Layout, storage_t, kChannels, kSta
     const auto window = plan.windows[s];
     int32_t column = max(window.begin + warp_shift + origin, 0);
     int32_t last = min(window.end + warp_shift + (kOctet - 1) * stride + origin, Layout::kStageRows);
-    if constexpr (Tile::kShares > 1) {
+    if constexpr (Owners::kShares > 1) {
       const int32_t groups = (last - column + kGroupColumns - 1) / kGroupColumns, begins = column;
-      column = begins + groups * Tile::share() / Tile::kShares * kGroupColumns;
-      last = min(last, begins + groups * (Tile::share() + 1) / Tile::kShares * kGroupColumns);
+      column = begins + groups * Owners::share() / Owners::kShares * kGroupColumns;
+      last = min(last, begins + groups * (Owners::share() + 1) / Owners::kShares * kGroupColumns);
     }
     if (column >= last) continue;
     const auto arcs = plan.arcs[s];
@@ -470,10 +471,10 @@ __device__ void visit_stage(const StageMemory<Layout, storage_t, kChannels, kSta
 }
 
 // Streams all strips of the block's owners through shared memory. All threads take part.
-template <int kGroups, typename Tile, typename Layout, typename storage_t, int kChannels, bool kStatistics,
+template <int kGroups, typename Owners, typename Layout, typename storage_t, int kChannels, bool kStatistics,
           typename Step>
 __device__ void stream_strips(const StageMemory<Layout, storage_t, kChannels, kStatistics>& memory,
-                              const StripSource& source, const PartnerTensors<storage_t>& partners, const Tile& tile,
+                              const StripSource& source, const PartnerTensors<storage_t>& partners, const Owners& tile,
                               int lane_column, const Step& step) {
   constexpr int kAhead = Layout::kStages - 1;
   StripPlan<Layout>& plan = memory.plan();
@@ -501,7 +502,7 @@ __device__ void stream_strips(const StageMemory<Layout, storage_t, kChannels, kS
       if (stage > 0 && stage + kAhead < stages) copy_stage(memory, partners, stage + kAhead);
       commit_copies();
       if (stage + Layout::kStages < stages) find_points(plan, source.partners.nlon, stage + Layout::kStages, found);
-      visit_stage<kGroups, Tile>(memory, stage, source.table.stride, lane_column, visited, step);
+      visit_stage<kGroups, Owners>(memory, stage, source.table.stride, lane_column, visited, step);
     }
     if (plan.last) break;
     __syncthreads();
@@ -515,23 +516,23 @@ constexpr int kMergedBytes = (kChannels / 2 + 4) * kWarp * static_cast<int>(size
 // Adds to the sums of the first share those of the others, in their order; all threads take part, after the stream,
 // whose memory it takes. What all shares have of an owner lies in the same lane. merge(others) is given four more
 // numbers of the other share and returns what its sums are multiplied by. Returns whether this warp has the result.
-template <typename Tile, int kChannels, typename Merge>
+template <typename Owners, int kChannels, typename Merge>
 __device__ bool merge_shares(char* memory, TileSums<kChannels>& sums, const float (&more)[4], const Merge& merge) {
-  if constexpr (Tile::kShares == 1) return true;
+  if constexpr (Owners::kShares == 1) return true;
   constexpr int kValues = kChannels / 2;
   float* values = reinterpret_cast<float*>(memory) + lane_index();
   __syncthreads();
-  if (Tile::share() > 0) {
-    float* own = values + (Tile::share() - 1) * (kValues + 4) * kWarp;
+  if (Owners::share() > 0) {
+    float* own = values + (Owners::share() - 1) * (kValues + 4) * kWarp;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) own[i * kWarp] = sums.values[i / 4][i % 4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) own[(kValues + i) * kWarp] = more[i];
   }
   __syncthreads();
-  if (Tile::share() > 0) return false;
+  if (Owners::share() > 0) return false;
 #pragma unroll 1
-  for (int share = 1; share < Tile::kShares; ++share) {
+  for (int share = 1; share < Owners::kShares; ++share) {
     const float* other = values + (share - 1) * (kValues + 4) * kWarp;
     float others[4];
 #pragma unroll
@@ -544,9 +545,9 @@ __device__ bool merge_shares(char* memory, TileSums<kChannels>& sums, const floa
   return true;
 }
 
-template <typename Tile, int kChannels>
+template <typename Owners, int kChannels>
 __device__ bool merge_shares(char* memory, TileSums<kChannels>& sums) {
-  return merge_shares<Tile>(memory, sums, {}, [](const float (&)[4]) { return float2{1.0f, 1.0f}; });
+  return merge_shares<Owners>(memory, sums, {}, [](const float (&)[4]) { return float2{1.0f, 1.0f}; });
 }
 
 }  // namespace s2attn::cuda

@@ -64,22 +64,22 @@ struct TileSoftmax {
   }
 
   // Adds what the other shares found of the same owners; false for all but the first.
-  template <typename Tile>
+  template <typename Owners>
   __device__ bool merge(char* memory) {
-    return merge_shares<Tile>(memory, sums, {maximum[0], maximum[1], normalizer[0], normalizer[1]},
-                              [this](const float (&others)[4]) {
-                                float own[2], factors[2];
+    return merge_shares<Owners>(memory, sums, {maximum[0], maximum[1], normalizer[0], normalizer[1]},
+                                [this](const float (&others)[4]) {
+                                  float own[2], factors[2];
 #pragma unroll
-                                for (int i = 0; i < 2; ++i) {
-                                  const float raised = fmaxf(maximum[i], others[i]);
-                                  own[i] = exp2_approximate(maximum[i] - raised);
-                                  factors[i] = exp2_approximate(others[i] - raised);
-                                  normalizer[i] = normalizer[i] * own[i] + others[2 + i] * factors[i];
-                                  maximum[i] = raised;
-                                }
-                                sums.scale(own[0], own[1]);
-                                return float2{factors[0], factors[1]};
-                              });
+                                  for (int i = 0; i < 2; ++i) {
+                                    const float raised = fmaxf(maximum[i], others[i]);
+                                    own[i] = exp2_approximate(maximum[i] - raised);
+                                    factors[i] = exp2_approximate(others[i] - raised);
+                                    normalizer[i] = normalizer[i] * own[i] + others[2 + i] * factors[i];
+                                    maximum[i] = raised;
+                                  }
+                                  sums.scale(own[0], own[1]);
+                                  return float2{factors[0], factors[1]};
+                                });
   }
 
  private:
