@@ -85,6 +85,10 @@ ORDINARY = {
     "long_rows": case((6, 150), (6, 150), channels=16, cutoff=0.6, batch=1),
     "long_rows_down": case((5, 270), (4, 90), channels=16, cutoff=0.9, batch=1),
     "long_rows_up": case((4, 90), (5, 270), channels=16, cutoff=0.9, batch=1),
+    # the same, with channels that pairs of warps share on a GPU: all of them, or some of one warp's half
+    "long_rows_wide": case((6, 150), (6, 150), heads=2, channels=64, channels_out=40, cutoff=0.6, batch=1),
+    "long_rows_down_wide": case((5, 270), (4, 90), channels=128, channels_out=72, cutoff=0.9, batch=1),
+    "long_rows_up_wide": case((4, 90), (5, 270), channels=24, channels_out=128, cutoff=0.9, batch=1),
     # Whole vectors of channels and few keys per query, which a forward on a CPU reads where they lie. A row is a block
     # of sixteen queries and one of two; arcs cross the seam, poles see more than sixteen keys, some queries see none.
     "few_keys": case((7, 18), (7, 18), heads=2, channels=64, channels_out=48, cutoff=0.7),

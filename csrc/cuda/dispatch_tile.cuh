@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "dispatch.cuh"
+#include "kernels/backward_pair.cuh"
 #include "kernels/backward_tile.cuh"
+#include "kernels/forward_pair.cuh"
 #include "kernels/forward_tile.cuh"
 
 namespace s2attn::cuda {
@@ -16,25 +18,15 @@ inline constexpr Storage kStorage<__half> = Storage::float16;
 template <>
 inline constexpr Storage kStorage<__nv_bfloat16> = Storage::bfloat16;
 
-// A TilePolicy as a type.
-template <int kChannels_, int kOctets, int kStageRows, int kStages, int kGroups_, int kBlocks_>
+// A TilePolicy as a type, with the number of warps that share an octet.
+template <int kChannels_, int kOctets_, int kGroups_, int kBlocks_, int kRoles_>
 struct Tile {
   static constexpr int kChannels = kChannels_;
+  static constexpr int kOctets = kOctets_;
   static constexpr int kGroups = kGroups_;
   static constexpr int kBlocks = kBlocks_;
-  using Layout = TileLayout<kOctets, kStageRows, kStages>;
-
-  template <typename storage_t, Pass kPass>
-  static LaunchSize size(const Shape& shape, const GatherTable& table, Grid owners, uint32_t sharing_ranks) {
-    constexpr int kBytes = StageMemory<Layout, storage_t, kChannels, kPass == Pass::backward_key>::kBytes;
-    static_assert(kBytes == shared_bytes({kChannels, kOctets, kStageRows, kStages, kGroups, kBlocks},
-                                         kStorage<storage_t>, kPass));
-    static_assert((kOctets - 1) * kMergedBytes<kChannels> <= kBytes);
-    const int64_t rows = tiles_down(table, owners) - sharing_ranks;
-    return {sharing_blocks(shape, table, owners, sharing_ranks) +
-                shape.batch * shape.heads * rows * tiles_across(table, owners, kOctet * kOctets),
-            Layout::kThreads, kBytes};
-  }
+  static constexpr int kRoles = kRoles_;
+  static constexpr int kThreads = kOctets * kRoles * kWarp;
 };
 
 // Calls visit(Type<Tile>{}) for the tile of a compiled policy.
@@ -46,26 +38,35 @@ void with_tile(const KernelPolicy& policy, const Visit& visit) {
   } else {
     constexpr TilePolicy kTile = kCompiled.tiles[kIndex];
     if (policy.tile == kTile)
-      return visit(
-          Type<Tile<kTile.channels, kTile.octets, kTile.stage_rows, kTile.stages, kTile.groups, kTile.blocks>>{});
+      return visit(Type<Tile<kTile.channels, kTile.octets, kTile.groups, kTile.blocks,
+                             uses_pairs(kStorage<storage_t>, kPass, kTile.channels) ? 2 : 1>>{});
     with_tile<storage_t, kPass, kIndex + 1>(policy, visit);
   }
 }
 
-// poles: whether the tile rows next to both poles share octets.
-template <typename storage_t, Pass kPass, typename T, typename Params>
+// shared_bytes: of all launches. merged_bytes: of a warp that leaves its sums to another.
+template <typename T, typename Params>
 void launch_tile(void (*kernel)(Params, uint32_t), const Params& params, const GatherTable& table, Grid owners,
-                 bool poles, cudaStream_t stream) {
-  const uint32_t ranks = poles ? std::min<uint32_t>(2, tiles_down(table, owners)) : 0;
-  launch(kernel, params, T::template size<storage_t, kPass>(params.shape, table, owners, ranks), stream, ranks);
+                 const KernelPolicy& policy, cudaStream_t stream, int shared_bytes = 0,
+                 int merged_bytes = kMergedBytes<T::kChannels>) {
+  const uint32_t down = tiles_down(table, owners), shared_ranks = std::min<uint32_t>(policy.shared_ranks, down);
+  const int64_t blocks = sharing_blocks(params.shape, table, owners, shared_ranks) +
+                         params.shape.batch * params.shape.heads * (down - shared_ranks) *
+                             tiles_across(table, owners, kOctet * T::kOctets);
+  const int merging = shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * merged_bytes : 0;
+  launch(kernel, params, {blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging))}, stream,
+         shared_ranks);
 }
 
 template <typename storage_t>
 void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream) {
   with_tile<storage_t, Pass::forward>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_tile<storage_t, Pass::forward, T>(forward_tile<T, storage_t>, params, params.query_table, params.shape.query,
-                                             policy.shares_poles, stream);
+    if constexpr (T::kRoles == 2)
+      launch_tile<T>(forward_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
+                     ForwardPair<T, storage_t>::kBytes, ForwardPair<T, storage_t>::kMerged);
+    else
+      launch_tile<T>(forward_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream);
   });
 }
 
@@ -73,8 +74,11 @@ template <typename storage_t>
 void launch_tile_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
   with_tile<storage_t, Pass::backward_query>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_tile<storage_t, Pass::backward_query, T>(backward_query_tile<T, storage_t>, params, params.query_table,
-                                                    params.shape.query, policy.shares_poles, stream);
+    if constexpr (T::kRoles == 2)
+      launch_tile<T>(backward_query_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
+                     QueryPair<T, storage_t>::kBytes, QueryPair<T, storage_t>::kMerged);
+    else
+      launch_tile<T>(backward_query_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream);
   });
 }
 
@@ -82,8 +86,11 @@ template <typename storage_t>
 void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
   with_tile<storage_t, Pass::backward_key>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_tile<storage_t, Pass::backward_key, T>(backward_key_tile<T, storage_t>, params, params.key_table,
-                                                  params.shape.key, policy.shares_poles, stream);
+    if constexpr (T::kRoles == 2)
+      launch_tile<T>(backward_key_pair<T, storage_t>, params, params.key_table, params.shape.key, policy, stream,
+                     KeyPair<T, storage_t>::kBytes);
+    else
+      launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream);
   });
 }
 

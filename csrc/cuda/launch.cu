@@ -43,6 +43,7 @@ ProblemFacts facts_of(const Shape& shape, const Call& call, Pass pass, std::init
                           device_attribute(cudaDevAttrComputeCapabilityMinor),
           .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
           .octets = shape.batch * shape.heads * owner_octets(owners, partners),
+          .partner_longitudes = partners.nlon,
           .finer_partners = partners.nlon > owners.nlon};
 }
 
@@ -111,8 +112,12 @@ void backward(const BackwardParams& given, const Call& call, void* stream) {
     const auto on = static_cast<cudaStream_t>(stream);
     // of float32 the query owners also correct the statistics that the key owners read
     const bool corrected = call.storage == Storage::float32 && (params.dk || params.dv);
-    launch_backward_statistics<storage_t>(query, params, on);
-    if (params.dq || corrected) launch_query(query, params, on);
+    const bool by_query = params.dq || corrected;
+    // pairs of query owners make them themselves
+    const bool by_pairs = by_query && query.variant == Variant::tile &&
+                          uses_pairs(call.storage, Pass::backward_query, query.tile.channels);
+    if (!by_pairs) launch_backward_statistics<storage_t>(query, params, on);
+    if (by_query) launch_query(query, params, on);
     if (params.dk || params.dv) launch_key(key, params, on);
   });
 }

@@ -35,44 +35,49 @@ struct GatherPolicy {
   constexpr bool in_shared_memory() const { return chunks == 0; }
 };
 
-// tile: a warp per octet of columns (device/strips.cuh), stages buffers of stage_rows partners each. All zero: no tile.
+// tile: a warp, or a pair of them, per octet of columns (device/windows.cuh). All zero: no tile.
 struct TilePolicy {
   int channels;  // room for so many of q and k, and of v
-  int octets;
-  int stage_rows;
-  int stages;
-  int groups;  // of 8 partners that a warp multiplies at a time
-  int blocks;  // per multiprocessor, for which registers are allotted
+  int octets;    // of a block
+  int groups;    // of 8 partners that a warp multiplies at a time
+  int blocks;    // per multiprocessor, for which registers are allotted
 
   constexpr bool operator==(const TilePolicy&) const = default;
   constexpr bool exists() const { return channels > 0; }
-  constexpr int threads() const { return 32 * octets; }
 };
 
-// Of a block, dynamic: the plan of the strips and its stages (StageMemory in device/strips.cuh, which must agree).
+// Whether two warps share the work of an octet (kernels/forward_pair.cuh, backward_pair.cuh).
+constexpr bool uses_pairs(Storage storage, Pass pass, int channels) {
+  if (storage == Storage::float32) return channels >= (pass == Pass::forward ? 128 : 64);
+  return pass == Pass::backward_key && channels >= 128;
+}
+
+constexpr int threads_of(const TilePolicy& tile, Storage storage, Pass pass) {
+  return 32 * tile.octets * (uses_pairs(storage, pass, tile.channels) ? 2 : 1);
+}
+
+// Of a block, dynamic, at most: what its pairs park and exchange, or the sums of warps that share an octet.
 constexpr int shared_bytes(const TilePolicy& tile, Storage storage, Pass pass) {
-  const int rows = tile.stage_rows + 7;
-  const int statistics = pass == Pass::backward_key ? (rows + 1) * 8 : 0;
-  const int plan = (1297 + 4 * tile.stages * tile.stage_rows + 15) / 16 * 16;
-  return plan + tile.stages * (2 * rows * (tile.channels * element_bytes(storage) + 16) + statistics);
+  const int warps = threads_of(tile, storage, pass) / 32;
+  if (uses_pairs(storage, pass, tile.channels)) return warps * (128 * tile.channels + 1024 * tile.groups);
+  return (warps - 1) * (64 * tile.channels + 512);
 }
 
 // Whether the tile kernels can be compiled for a policy.
-constexpr bool can_be_compiled(const TilePolicy& tile, Storage storage) {
-  const int packets = tile.channels * element_bytes(storage) / 16;  // of a row
-  return tile.channels > 0 && tile.channels % 32 == 0 && tile.octets > 0 && tile.stages >= 2 && tile.stage_rows > 0 &&
-         tile.stage_rows <= tile.threads() && tile.threads() % packets == 0 &&
-         tile.stage_rows % (tile.threads() / packets) == 0 && tile.stage_rows % 2 == 0 && tile.groups >= 1 &&
-         tile.groups <= 4 && tile.blocks >= 1 && tile.blocks * tile.threads() <= 1024;  // 64 registers and more
+constexpr bool can_be_compiled(const TilePolicy& tile, Storage storage, Pass pass) {
+  constexpr int kBarriers = 15;  // one per pair, besides that of the block
+  const bool pairs = uses_pairs(storage, pass, tile.channels);
+  return tile.channels > 0 && tile.channels % (pairs ? 64 : 32) == 0 && tile.octets > 0 &&
+         (!pairs || tile.octets <= kBarriers) && tile.groups >= 1 && tile.groups <= 4 && tile.blocks >= 1 &&
+         tile.blocks * threads_of(tile, storage, pass) <= 1024;  // 64 registers and more
 }
 
 struct KernelPolicy {
   Variant variant;
-  GatherPolicy gather;  // of gather and two_pass
-  TilePolicy tile;      // of tile
-  bool tuned;           // measured on this architecture, and found to be the fastest
-  // Whether the warps of a tile next to a pole share one octet of owners (device/strips.cuh).
-  bool shares_poles = false;
+  GatherPolicy gather;   // of gather and two_pass
+  TilePolicy tile;       // of tile
+  bool tuned;            // measured on this architecture, and found to be the fastest
+  int shared_ranks = 0;  // tile rows, from both poles, whose warps share an octet (device/windows.cuh)
 
   constexpr bool operator==(const KernelPolicy&) const = default;
 };
@@ -88,8 +93,7 @@ inline std::string to_string(Pass pass) {
 // The numbers of a tile, as S2ATTN_CUDA_TILE takes them.
 inline std::string to_string(const TilePolicy& tile) {
   std::string text = std::to_string(tile.channels);
-  for (const int value : {tile.octets, tile.stage_rows, tile.stages, tile.groups, tile.blocks})
-    text.append(" ").append(std::to_string(value));
+  for (const int value : {tile.octets, tile.groups, tile.blocks}) text.append(" ").append(std::to_string(value));
   return text;
 }
 
@@ -97,10 +101,9 @@ inline std::string to_string(const KernelPolicy& policy) {
   const auto number = [](int value) { return std::to_string(value); };
   const std::string suffix = policy.tuned ? "" : " untuned";
   if (policy.variant == Variant::tile)
-    return "tile{channels " + number(policy.tile.channels) + ", octets " + number(policy.tile.octets) + ", rows " +
-           number(policy.tile.stages) + "x" + number(policy.tile.stage_rows) + ", groups " +
-           number(policy.tile.groups) + ", blocks " + number(policy.tile.blocks) +
-           (policy.shares_poles ? ", poles shared}" : "}") + suffix;
+    return "tile{channels " + number(policy.tile.channels) + ", octets " + number(policy.tile.octets) + ", groups " +
+           number(policy.tile.groups) + ", blocks " + number(policy.tile.blocks) + ", shared ranks " +
+           number(policy.shared_ranks) + "}" + suffix;
   return to_string(policy.variant) + "{vector " + number(policy.gather.vector) + ", group " +
          number(policy.gather.group) + ", chunks " + number(policy.gather.chunks) + "}" + suffix;
 }

@@ -23,6 +23,7 @@ struct ProblemFacts {
   int architecture;     // of the GPU: 90 for sm_90
   int shared_bytes;     // the most that a block of the GPU may have
   int64_t octets;       // of owners: 8 columns of two rows of the gather table, of every batch and head
+  int32_t partner_longitudes;
   bool finer_partners;  // the grid of the partners has more longitudes than that of the owners
 };
 
@@ -66,7 +67,9 @@ constexpr bool takes_tiles(const ProblemFacts& facts) {
       facts.alignment_bytes >= 16 && facts.channels % packet == 0 && facts.channels_out % packet == 0;
   // points and bytes from one to the next are 32-bit numbers there
   const bool small = facts.points < (int64_t{1} << 31) && facts.features * bytes < (int64_t{1} << 31);
-  return facts.architecture >= kFirstTileArchitecture && whole_packets && small;
+  // a step of a window goes over the seam at most once
+  const bool wide = facts.partner_longitudes >= kFewestTileLongitudes;
+  return facts.architecture >= kFirstTileArchitecture && whole_packets && small && wide;
 }
 
 constexpr bool fits(const TilePolicy& tile, const ProblemFacts& facts, Pass pass) {
@@ -86,15 +89,17 @@ constexpr KernelPolicy select_tile(const ProblemFacts& facts, Pass pass) {
   return {};
 }
 
-// A block next to a pole has many times the partners of another, and among few blocks the kernel ends when it does.
-// Measured (H200, decision 0021): with partners on a finer grid 0.72 to 0.92 of the time, a float32 backward at 1
-// degree 0.88; with cutoff 0.1 up to 1.04, and in a forward at 1 degree nothing.
-constexpr bool pays_to_share_poles(const TilePolicy& tile, const ProblemFacts& facts, Pass pass) {
-  constexpr int64_t kFewBlocks = 2048;
-  constexpr int kNarrow = 7;
-  const bool float32_backward = facts.storage == Storage::float32 && pass != Pass::forward;
-  return facts.octets / tile.octets <= kFewBlocks && facts.width <= kNarrow &&
-         (facts.finer_partners || float32_backward);
+// A block next to a pole has many times the partners of another, and a kernel of few blocks ends when it does: there
+// the warps of a block share an octet. Counted in tile rows from both poles. Measured (H200, decision 0022): without
+// sharing a forward at 1 degree takes up to 1.4, a grid with finer partners up to 2.4 of the time; with it half a
+// degree takes 1.02 to 1.07, but not a forward with cutoff 0.017: 0.9.
+constexpr int shared_ranks(const TilePolicy& tile, const ProblemFacts& facts, Pass pass) {
+  constexpr int kNarrow = 4, kWide = 16;
+  const bool brief = pass == Pass::forward && facts.width <= kNarrow;
+  const int64_t many_octets = brief ? 1 << 15 : 1 << 13;
+  if (tile.octets == 1 || facts.octets > many_octets) return 0;
+  if (facts.finer_partners) return facts.width > kWide ? 6 : 4;
+  return 2;
 }
 
 constexpr KernelPolicy select_policy(const ProblemFacts& facts, Pass pass) {
@@ -121,21 +126,22 @@ inline KernelPolicy select_variant(const ProblemFacts& facts, Pass pass, std::st
     throw std::invalid_argument("S2ATTN_CUDA_VARIANT: got tile for " + std::to_string(facts.channels) + " and " +
                                 std::to_string(facts.channels_out) + " channels per head on sm_" +
                                 std::to_string(facts.architecture) +
-                                ", expected sm_80 or later, at most 128 channels (float32 backward: 64) in multiples "
-                                "of 16 bytes and aligned tensors");
+                                ", expected sm_80 or later, at most 128 channels in multiples of 16 bytes, aligned "
+                                "tensors, and partners of at least " +
+                                std::to_string(kFewestTileLongitudes) + " longitudes");
   }
   throw std::invalid_argument("S2ATTN_CUDA_VARIANT: got " + std::string(variant) + ", expected one of " + known);
 }
 
-// What may be measured in place of the chosen policy, as S2ATTN_CUDA_TILE takes it: the chosen tile first, then those of
-// its neighbors that are compiled and fit, and gather. Empty where no tile is chosen.
+// What may be measured in place of the chosen policy, as S2ATTN_CUDA_TILE takes it: the chosen tile first, then those
+// of its neighbors that are compiled and fit, and gather. Empty where no tile is chosen.
 inline std::vector<std::string> candidates(const ProblemFacts& facts, Pass pass) {
   const TilePolicy chosen = select_tile(facts, pass).tile;
   if (!chosen.exists()) return {};
   std::vector<std::string> names{to_string(chosen)};
   const TileList compiled = compiled_tiles(facts.storage, pass);
   TileList neighbors;
-  add_neighbors(neighbors, chosen, facts.storage);
+  add_neighbors(neighbors, chosen, facts.storage, pass);
   for (int i = 0; i < compiled.count; ++i) {
     const TilePolicy& tile = compiled.tiles[i];
     if (tile != chosen && neighbors.holds(tile) && fits(tile, facts, pass)) names.push_back(to_string(tile));
@@ -153,8 +159,7 @@ inline KernelPolicy select_candidate(const ProblemFacts& facts, Pass pass, const
     if (candidate != name) continue;
     if (name == to_string(Variant::gather)) return select_gather(facts);
     TilePolicy tile{};
-    std::istringstream(name) >> tile.channels >> tile.octets >> tile.stage_rows >> tile.stages >> tile.groups >>
-        tile.blocks;
+    std::istringstream(name) >> tile.channels >> tile.octets >> tile.groups >> tile.blocks;
     const KernelPolicy chosen = select_tile(facts, pass);
     return {Variant::tile, {}, tile, chosen.tuned && chosen.tile == tile};
   }
@@ -177,7 +182,7 @@ inline KernelPolicy select_requested(const ProblemFacts& facts, Pass pass, const
 
 inline KernelPolicy select_policy(const ProblemFacts& facts, Pass pass, const Requests& requests) {
   KernelPolicy policy = select_requested(facts, pass, requests);
-  policy.shares_poles = policy.variant == Variant::tile && pays_to_share_poles(policy.tile, facts, pass);
+  if (policy.variant == Variant::tile) policy.shared_ranks = shared_ranks(policy.tile, facts, pass);
   return policy;
 }
 

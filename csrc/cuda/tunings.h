@@ -11,6 +11,7 @@ namespace s2attn::cuda {
 constexpr int kAnyArchitecture = 0;
 constexpr int kAnyWidth = INT_MAX;
 constexpr int kFirstTileArchitecture = 80;
+constexpr int kFewestTileLongitudes = 8;  // of partners
 
 constexpr unsigned storage_bit(Storage storage) { return 1u << static_cast<unsigned>(storage); }
 constexpr unsigned kFloat32 = storage_bit(Storage::float32);
@@ -43,47 +44,57 @@ struct TileRow {
   Measurement measurement;
 };
 
-inline constexpr Measurement kH200Forward{
-    "NVIDIA H200", "2026-11", "service/decisions/0013",
-    "1, 0.5 and 0.5 to 1 degree, cutoffs 0.017 and 0.03, C = 64: 3-12 % faster than 2 x 2 warps of 2 x 16 owners, "
-    "3 stages cost 1-25 %"};
-
-inline constexpr Measurement kH200Float32{
-    "NVIDIA H200", "2026-11-30", "service/decisions/0021",
-    "1, 0.5, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1, C = 64: stages of 80 rows, and 1 group of partners in "
-    "backward_query, take 1-5 % off forward and backward; neighbors: 1-40 % slower"};
-inline constexpr Measurement kH200HalfKey{"NVIDIA H200", "2026-11-30", "service/decisions/0021",
-                                          "1, 0.5, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1, C = 64: 4 "
-                                          "groups of partners are 10-12 % faster than 2; "
-                                          "other neighbors: 1-22 % slower than with 2"};
+inline constexpr Measurement kH200Tile{
+    "NVIDIA H200", "2026-11-30", "service/decisions/0022",
+    "1, 0.5, 0.25, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1, bfloat16 and float32, beside all neighbors: the "
+    "fastest over these cases together, in single ones up to 5 % slower than a neighbor"};
 
 // The first row that covers a problem and fits the GPU is taken: narrow ones first, and what any GPU takes last.
 //
-// The rows for sm_90 are those that were timed as they stand. Not timed beside others: room for 32 and 128 channels,
-// float16 forward, half types with the cutoffs beyond width 7 in the forward or in backward_query. float32 has 64 rows
-// on other GPUs: two blocks of 80 do not fit the shared memory of sm_80.
+// The rows for sm_90 are those that were timed as they stand; float16 has those of bfloat16, room for 32 channels was
+// not timed. Narrow neighborhoods take small blocks, but those of width 7 include grids whose partners are finer: there
+// more warps share the octets next to a pole.
 inline constexpr TileRow kTileTable[] = {
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 32, {32, 4, 96, 2, 4, 4}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 32, {32, 4, 96, 2, 2, 4}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 32, {32, 4, 96, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 32, {32, 4, 64, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 32, {32, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 32, {32, 4, 64, 2, 2, 2}, {}},
-    {{90, kBfloat16, 7}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, kH200Forward},
-    {{90, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 80, 2, 2, 2}, kH200Float32},
-    {{90, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 4, 3}, kH200HalfKey},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 80, 2, 1, 2}, kH200Float32},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 2, 2}, kH200Float32},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 64, {64, 4, 80, 2, 4, 4}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 64, {64, 4, 80, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 80, 2, 4, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 128, {128, 4, 48, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 128, {128, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 128, {128, 4, 64, 2, 2, 2}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 4, 32, 2, 2, 2}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 32, {32, 4, 4, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 32, {32, 4, 2, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 32, {32, 4, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 32, {32, 4, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 32, {32, 4, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 32, {32, 4, 2, 2}, {}},
+    {{90, kBfloat16, 4}, Pass::forward, 64, {64, 2, 2, 8}, kH200Tile},
+    {{90, kBfloat16, 7}, Pass::forward, 64, {64, 4, 2, 4}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth}, Pass::forward, 64, {64, 4, 4, 3}, kH200Tile},
+    {{90, kBfloat16, 4}, Pass::backward_query, 64, {64, 2, 2, 8}, kH200Tile},
+    {{90, kBfloat16, 7}, Pass::backward_query, 64, {64, 4, 2, 4}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth}, Pass::backward_query, 64, {64, 4, 4, 3}, kH200Tile},
+    {{90, kBfloat16, 4}, Pass::backward_key, 64, {64, 2, 2, 6}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth}, Pass::backward_key, 64, {64, 4, 2, 3}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 2, 2}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 2, 2, 3}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 3}, kH200Tile},
+    {{kAnyArchitecture, kHalf, 4}, Pass::forward, 64, {64, 2, 2, 8}, {}},
+    {{kAnyArchitecture, kHalf, 7}, Pass::forward, 64, {64, 4, 2, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 64, {64, 4, 4, 3}, {}},
+    {{kAnyArchitecture, kHalf, 4}, Pass::backward_query, 64, {64, 2, 2, 8}, {}},
+    {{kAnyArchitecture, kHalf, 7}, Pass::backward_query, 64, {64, 4, 2, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 64, {64, 4, 4, 3}, {}},
+    {{kAnyArchitecture, kHalf, 4}, Pass::backward_key, 64, {64, 2, 2, 6}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 2, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 3}, {}},
+    {{90, kBfloat16, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 6}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth}, Pass::backward_query, 128, {128, 2, 2, 4}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth}, Pass::backward_key, 128, {128, 1, 2, 6}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 3}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 2, 1, 2}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 1, 2}, kH200Tile},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 6}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 128, {128, 2, 2, 4}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 128, {128, 1, 2, 6}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 2, 1, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 1, 2}, {}},
 };
 
 struct GatherRow {
@@ -124,7 +135,7 @@ constexpr bool tile_table_is_sound() {
     if (row.measurement.exists() == (row.scope.architecture == kAnyArchitecture)) return false;
     for (const Storage storage : {Storage::float32, Storage::float16, Storage::bfloat16})
       if ((row.scope.storages & storage_bit(storage)) && row.policy.exists() &&
-          (row.channels > row.policy.channels || !can_be_compiled(row.policy, storage)))
+          (row.channels > row.policy.channels || !can_be_compiled(row.policy, storage, row.pass)))
         return false;
     for (const TileRow* before = kTileTable; before != &row; ++before)
       if (before->pass == row.pass && before->channels >= row.channels && covers(before->scope, row.scope))
@@ -150,21 +161,16 @@ struct TileList {
 };
 
 // Adds what differs from a tile by one step of one number. More or fewer warps share out the same registers.
-constexpr void add_neighbors(TileList& list, const TilePolicy& tile, Storage storage) {
-  TilePolicy steps[9] = {tile, tile, tile, tile, tile, tile, tile, tile, tile};
+constexpr void add_neighbors(TileList& list, const TilePolicy& tile, Storage storage, Pass pass) {
+  TilePolicy steps[6] = {tile, tile, tile, tile, tile, tile};
   steps[0].octets *= 2, steps[0].blocks = tile.blocks > 1 ? tile.blocks / 2 : 1;
-  steps[0].stage_rows += tile.stage_rows % 32;  // whole rows for all threads of a block
   steps[1].octets /= 2, steps[1].blocks *= 2;
-  if (steps[1].stage_rows > steps[1].threads()) steps[1].stage_rows = steps[1].threads();
-  steps[2].stage_rows += 16;
-  steps[3].stage_rows -= 16;
-  steps[4].stages += 1;
-  steps[5].groups *= 2;
-  steps[6].groups /= 2;
-  steps[7].blocks += 1;
-  steps[8].blocks -= 1;
+  steps[2].groups *= 2;
+  steps[3].groups /= 2;
+  steps[4].blocks += 1;
+  steps[5].blocks -= 1;
   for (const TilePolicy& step : steps)
-    if (can_be_compiled(step, storage)) list.add(step);
+    if (can_be_compiled(step, storage, pass)) list.add(step);
 }
 
 // Builds for tuning hold the neighbors of every row too (S2ATTN_CUDA_TUNING of s2attn/toolchain.py).
@@ -181,7 +187,7 @@ constexpr TileList compiled_tiles(Storage storage, Pass pass) {
       if (row.pass == pass && (row.scope.storages & storage_bit(storage)) && row.policy.exists()) visitor(row.policy);
   };
   visit([&](const TilePolicy& tile) { list.add(tile); });
-  if (kHoldsNeighbors) visit([&](const TilePolicy& tile) { add_neighbors(list, tile, storage); });
+  if (kHoldsNeighbors) visit([&](const TilePolicy& tile) { add_neighbors(list, tile, storage, pass); });
   return list;
 }
 

@@ -1,20 +1,22 @@
-// Products of a tile of 16 owners with partners that lie in shared memory, on the tensor cores (sm_80 and later).
+// Products of a tile of 16 owners with partners, on the tensor cores (sm_80 and later).
 //
 // A warp holds its owners' channels as OwnerTile and their sums as SumTile. Partners come 8 at a time, a "column
-// group":
-//   scores(owners, rows, S)       S[i][.] = owners . partners of group i
-//   accumulate(sums, P, rows)     sums += P[i][.] partners of group i
+// group", from global memory straight into fragments:
+//   load(factors, row, channels), scores(owners, factors, S)               S[i][.] = owners . partners of group i
+//   load_addends(addends, row, channels), accumulate(sums, P, addends)     sums += P[i][.] partners of group i
+//   reload_addends(addends, factors, ...)    of partners whose factors are loaded: 16 bits need not read them again
 // Element e of a group's four scores belongs to owner row lane / 4 + 8 * (e / 2) and to partner
-// kColumnStep * (e % 2) + first_column().
-// float16, bfloat16: m16n8k16 with ldmatrix. float32: every factor is split into two TF32 numbers, three products of
-// which (m16n8k8) carry 21 bits; channels and partners are renumbered so that all loads of shared memory are of 16
-// bytes and free of bank conflicts (derived here).
+// kColumnStep * (e % 2) + first_column(). Channels and partners are numbered so that a lane reads 16 bytes at a time.
+// float16, bfloat16: m16n8k16; addends are transposed between the lanes (movmatrix), since reading them as the cores
+// want them takes four times the cycles of the L1 cache. float32: every factor is split into two TF32 numbers, three
+// products of which (m16n8k8) carry 21 bits.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "warp.cuh"
 
@@ -29,13 +31,7 @@ namespace s2attn::cuda {
 
 constexpr int kGroupColumns = 8;
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ inline uint32_t bits(float value) {
-  return __float_as_uint(value);
-}
+__device__ inline uint32_t bits(float value) { return __float_as_uint(value); }
 
 // 16-bit numbers in the two halves of a register.
 template <typename storage_t>
@@ -81,12 +77,6 @@ __device__ inline void mma_tf32(float (&sum)[4], const uint32_t (&a)[4], uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Rows of partners in shared memory are padded, so that the 8 rows of a column group begin in different banks.
-template <typename storage_t, int kChannels>
-constexpr int tile_row_bytes() {
-  return kChannels * static_cast<int>(sizeof(storage_t)) + 16;
-}
-
 // Sums of a warp's 16 owners: the accumulators of a product with each group of 8 channels.
 template <int kChannels>
 struct TileSums {
@@ -103,16 +93,33 @@ struct TileSums {
   }
 };
 
+// Channel c of a row in packets, or channel 0 where there is none: what it is multiplied by is zero then.
+template <typename Packet, typename storage_t>
+__device__ Packet read_packet(const storage_t* row, int c, int channels) {
+  return __ldg(reinterpret_cast<const Packet*>(row + (c < channels ? c : 0)));
+}
+
 template <typename storage_t, int kChannels>
 class TensorCores {
- public:
-  static constexpr int kRowBytes = tile_row_bytes<storage_t, kChannels>();
   static_assert(kChannels % 32 == 0);
+  static constexpr int kPackets = kChannels / 32;  // of eight channels, that a lane has of a row
 
+ public:
+  // The lane has packets lane % 4, lane % 4 + 4, ... of both of its rows, as two fragments each.
   struct OwnerTile {
-    uint32_t values[kChannels / 16][4];
+    uint32_t values[kPackets][2][4];
   };
   using SumTile = TileSums<kChannels>;
+
+  // Packets as in OwnerTile, of one row of every group.
+  template <int kGroups>
+  struct PartnerTile {
+    uint4 values[kGroups][kPackets];
+  };
+  template <int kGroups>
+  using Factors = PartnerTile<kGroups>;
+  template <int kGroups>
+  using Addends = PartnerTile<kGroups>;
 
   static constexpr int kColumnStep = 1;
   static __device__ int first_column() { return lane_index() % 4 * 2; }
@@ -120,83 +127,109 @@ class TensorCores {
   // rows: the lane's two owner rows, null where there is none. channels: those that exist, a multiple of 8.
   static __device__ void load(OwnerTile& tile, const storage_t* const (&rows)[2], int channels) {
 #pragma unroll
-    for (int step = 0; step < kChannels / 16; ++step)
+    for (int i = 0; i < kPackets; ++i)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int c = 16 * step + 8 * (i / 2) + lane_index() % 4 * 2;
-        const storage_t* row = rows[i % 2];
-        tile.values[step][i] = row && c < channels ? *reinterpret_cast<const uint32_t*>(row + c) : 0u;
+      for (int r = 0; r < 2; ++r) {
+        const uint4 packet = rows[r] && channel(i) < channels
+                                 ? __ldg(reinterpret_cast<const uint4*>(rows[r] + channel(i)))
+                                 : uint4{0, 0, 0, 0};
+        tile.values[i][0][r] = packet.x, tile.values[i][0][2 + r] = packet.y;
+        tile.values[i][1][r] = packet.z, tile.values[i][1][2 + r] = packet.w;
       }
+  }
+
+  // row(column): where the channels of a partner are.
+  template <int kGroups, typename Row>
+  static __device__ void load(PartnerTile<kGroups>& tile, const Row& row, int channels) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const storage_t* partner = row(group * kGroupColumns + lane_index() / 4);
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) tile.values[group][i] = read_packet<uint4>(partner, channel(i), channels);
+    }
+  }
+
+  template <int kGroups, typename Row>
+  static __device__ void reload_addends(PartnerTile<kGroups>& tile, const PartnerTile<kGroups>& loaded, const Row&,
+                                        int) {
+    tile = loaded;
+  }
+  template <int kGroups, typename Row>
+  static __device__ void load_addends(PartnerTile<kGroups>& tile, const Row& row, int channels) {
+    load(tile, row, channels);
   }
 
   static __device__ void store(const SumTile& sums, const float (&factors)[2], storage_t* const (&rows)[2],
                                int channels) {
 #pragma unroll
-    for (int group = 0; group < kChannels / 8; ++group) {
-      const int c = 8 * group + lane_index() % 4 * 2;
-      if (c >= channels) continue;
+    for (int i = 0; i < kPackets; ++i) {
+      if (channel(i) >= channels) continue;
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (rows[i])
-          *reinterpret_cast<uint32_t*>(rows[i] + c) = Half2<storage_t>::pack(
-              sums.values[group][2 * i] * factors[i], sums.values[group][2 * i + 1] * factors[i]);
+      for (int r = 0; r < 2; ++r) {
+        if (!rows[r]) continue;
+        const auto word = [&](int j) {
+          const float (&pair)[4] = sums.values[4 * i + j];
+          return pack(pair[2 * r] * factors[r], pair[2 * r + 1] * factors[r]);
+        };
+        *reinterpret_cast<uint4*>(rows[r] + channel(i)) = uint4{word(0), word(1), word(2), word(3)};
+      }
+    }
+  }
+
+  // Of float32: see there.
+  template <bool>
+  using ParkedTile = OwnerTile;
+  template <bool>
+  static constexpr int kParkedBytes = 0;
+  static __device__ void park(OwnerTile& parked, const OwnerTile& owners, char*) { parked = owners; }
+
+  template <int kGroups>
+  static __device__ void scores(const OwnerTile& owners, const PartnerTile<kGroups>& partners, float (&s)[kGroups][4]) {
+#pragma unroll
+    for (int i = 0; i < kPackets; ++i) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group)
+        mma(storage_t{}, s[group], owners.values[i][0], partners.values[group][i].x, partners.values[group][i].y);
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group)
+        mma(storage_t{}, s[group], owners.values[i][1], partners.values[group][i].z, partners.values[group][i].w);
     }
   }
 
   template <int kGroups>
-  static __device__ void scores(const OwnerTile& owners, const char* rows, float (&s)[kGroups][4]) {
-    const uint32_t address = shared_address(rows) + lane_index() % 8 * kRowBytes + lane_index() / 8 * 16;
+  static __device__ void accumulate(SumTile& sums, const float (&p)[kGroups][4], const PartnerTile<kGroups>& partners) {
 #pragma unroll
-    for (int step = 0; step < kChannels / 32; ++step)
+    for (int group = 0; group < kGroups; group += 2) {
+      const uint32_t first[2] = {pack(p[group][0], p[group][1]), pack(p[group][2], p[group][3])};
+      if (group + 1 == kGroups) {
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        uint32_t b[4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                     : "r"(address + i * kGroupColumns * kRowBytes + step * 64));
-        mma(storage_t{}, s[i], owners.values[2 * step], b[0], b[1]);
-        mma(storage_t{}, s[i], owners.values[2 * step + 1], b[2], b[3]);
-      }
-  }
-
-  template <int kGroups>
-  static __device__ void accumulate(SumTile& sums, const float (&p)[kGroups][4], const char* rows) {
+        for (int i = 0; i < kPackets; ++i)
 #pragma unroll
-    for (int i = 0; i + 1 < kGroups; i += 2) {
-      const uint32_t a[4] = {pack(p[i][0], p[i][1]), pack(p[i][2], p[i][3]), pack(p[i + 1][0], p[i + 1][1]),
-                             pack(p[i + 1][2], p[i + 1][3])};
-      const uint32_t address =
-          shared_address(rows) + (i * kGroupColumns + lane_index() % 16) * kRowBytes + lane_index() / 16 * 16;
+          for (int j = 0; j < 4; ++j)
+            mma(storage_t{}, sums.values[4 * i + j], first, transposed(partners.values[group][i], j));
+      } else {
+        const int next = group + 1 < kGroups ? group + 1 : group;
+        const uint32_t a[4] = {first[0], first[1], pack(p[next][0], p[next][1]), pack(p[next][2], p[next][3])};
 #pragma unroll
-      for (int pair = 0; pair < kChannels / 16; ++pair) {
-        uint32_t b[4];
-        load_transposed(b, address + pair * 32);
-        mma(storage_t{}, sums.values[2 * pair], a, b[0], b[1]);
-        mma(storage_t{}, sums.values[2 * pair + 1], a, b[2], b[3]);
-      }
-    }
-    if constexpr (kGroups % 2 != 0) {
-      constexpr int i = kGroups - 1;
-      const uint32_t a[2] = {pack(p[i][0], p[i][1]), pack(p[i][2], p[i][3])};
-      const uint32_t address =
-          shared_address(rows) + (i * kGroupColumns + lane_index() % 8) * kRowBytes + lane_index() / 8 * 16;
+        for (int i = 0; i < kPackets; ++i)
 #pragma unroll
-      for (int four = 0; four < kChannels / 32; ++four) {
-        uint32_t b[4];
-        load_transposed(b, address + four * 64);
-#pragma unroll
-        for (int n = 0; n < 4; ++n) mma(storage_t{}, sums.values[4 * four + n], a, b[n]);
+          for (int j = 0; j < 4; ++j)
+            mma(storage_t{}, sums.values[4 * i + j], a, transposed(partners.values[group][i], j),
+                transposed(partners.values[next][i], j));
       }
     }
   }
 
  private:
+  static __device__ int channel(int packet) { return 32 * packet + lane_index() % 4 * 8; }
   static __device__ uint32_t pack(float low, float high) { return Half2<storage_t>::pack(low, high); }
 
-  static __device__ void load_transposed(uint32_t (&b)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(address));
+  // Word j of a packet is a row of an 8 x 8 matrix, partners by channels; sums are over partners.
+  static __device__ uint32_t transposed(const uint4& packet, int j) {
+    const uint32_t word = j == 0 ? packet.x : j == 1 ? packet.y : j == 2 ? packet.z : packet.w;
+    uint32_t column;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(word));
+    return column;
   }
 };
 
@@ -211,19 +244,26 @@ struct SplitFloat {
   }
 };
 
-__device__ inline void mma_split(float (&sum)[4], const float (&a)[4], float b0, float b1) {
-  const SplitFloat x0(a[0]), x1(a[1]), x2(a[2]), x3(a[3]), y0(b0), y1(b1);
-  const uint32_t high[4] = {x0.high, x1.high, x2.high, x3.high};
-  const uint32_t low[4] = {x0.low, x1.low, x2.low, x3.low};
-  mma_tf32(sum, low, y0.high, y1.high);
-  mma_tf32(sum, high, y0.low, y1.low);
-  mma_tf32(sum, high, y0.high, y1.high);
+template <int kCount>
+struct SplitFloats {
+  uint32_t high[kCount];
+  uint32_t low[kCount];
+};
+
+template <int kCount>
+__device__ SplitFloats<kCount> split_floats(const float (&values)[kCount]) {
+  SplitFloats<kCount> splits;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const SplitFloat split(values[i]);
+    splits.high[i] = split.high, splits.low[i] = split.low;
+  }
+  return splits;
 }
 
 template <int kChannels>
 class TensorCores<float, kChannels> {
  public:
-  static constexpr int kRowBytes = tile_row_bytes<float, kChannels>();
   static_assert(kChannels % 32 == 0);
 
   // Packets of four channels: the lane has packets lane % 4, lane % 4 + 4, ... of both of its rows.
@@ -232,8 +272,48 @@ class TensorCores<float, kChannels> {
   };
   using SumTile = TileSums<kChannels>;
 
+  template <int kGroups>
+  struct Factors {
+    float4 values[kGroups][kChannels / 16];
+  };
+  template <int kGroups>
+  struct Addends {
+    float4 values[kGroups][2][kChannels / 32];
+  };
+
   static constexpr int kColumnStep = 4;
   static __device__ int first_column() { return lane_index() % 4; }
+  static __device__ int factor_column() { return lane_index() / 8 + lane_index() / 4 % 2 * 4; }
+
+  template <int kGroups, typename Row>
+  static __device__ void load(Factors<kGroups>& factors, const Row& row, int channels) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const float* partner = row(i * kGroupColumns + factor_column());
+#pragma unroll
+      for (int step = 0; step < kChannels / 16; ++step)
+        factors.values[i][step] = read_packet<float4>(partner, packet(step) * 4, channels);
+    }
+  }
+
+  template <int kGroups, typename Row>
+  static __device__ void reload_addends(Addends<kGroups>& addends, const Factors<kGroups>&, const Row& row,
+                                        int channels) {
+    load_addends(addends, row, channels);
+  }
+  template <int kGroups, typename Row>
+  static __device__ void load_addends(Addends<kGroups>& addends, const Row& row, int channels) {
+    const int n = lane_index() / 4;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float* partner = row(i * kGroupColumns + first_column() + kColumnStep * e);
+#pragma unroll
+        for (int step = 0; step < kChannels / 32; ++step)
+          addends.values[i][e][step] = read_packet<float4>(partner, (8 * step + n % 2 * 4 + n / 2) * 4, channels);
+      }
+  }
 
   static __device__ void load(OwnerTile& tile, const float* const (&rows)[2], int channels) {
 #pragma unroll
@@ -243,6 +323,21 @@ class TensorCores<float, kChannels> {
         const int c = packet(step) * 4;
         tile.values[step][i] = rows[i] && c < channels ? *reinterpret_cast<const float4*>(rows[i] + c) : float4{};
       }
+  }
+
+  // This lane's part of the products of both owners with other rows.
+  static __device__ void dot(const OwnerTile& tile, const float* const (&rows)[2], int channels, float (&products)[2]) {
+    OwnerTile other;
+    load(other, rows, channels);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      products[r] = 0.0f;
+#pragma unroll
+      for (int step = 0; step < kChannels / 16; ++step) {
+        const float4 a = tile.values[step][r], b = other.values[step][r];
+        products[r] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+      }
+    }
   }
 
   static __device__ void store(const SumTile& sums, const float (&factors)[2], float* const (&rows)[2], int channels) {
@@ -261,31 +356,104 @@ class TensorCores<float, kChannels> {
     }
   }
 
-  template <int kGroups>
-  static __device__ void scores(const OwnerTile& owners, const char* rows, float (&s)[kGroups][4]) {
-    const int column = lane_index() / 4;
-    const char* row = rows + (column / 2 + column % 2 * 4) * kRowBytes + lane_index() % 4 * 16;
+  // Owners split once. Their low parts, and where kHigh the high ones too, lie in shared memory, kParkedBytes of the
+  // warp's own: registers are worth more than a read of 16 bytes, conflict-free, for three products of every group.
+  template <bool kHigh>
+  struct ParkedTile {
+    uint32_t high[kHigh ? 1 : kChannels / 8][4];
+    const uint4* parked;
+  };
+  template <bool kHigh>
+  static constexpr int kParkedBytes = (kHigh ? 2 : 1) * kChannels / 8 * kWarp * static_cast<int>(sizeof(uint4));
+
+  template <bool kHigh>
+  static __device__ void park(ParkedTile<kHigh>& tile, const OwnerTile& owners, char* memory) {
+    uint4* parked = reinterpret_cast<uint4*>(memory) + lane_index();
 #pragma unroll
-    for (int step = 0; step < kChannels / 16; ++step) {
-      const float4 first = owners.values[step][0], second = owners.values[step][1];
-      const float a0[4] = {first.x, second.x, first.y, second.y}, a1[4] = {first.z, second.z, first.w, second.w};
+    for (int i = 0; i < kChannels / 8; ++i) {
+      const SplitFloats<4> owner = split(owners, i / 2, i % 2);
+      parked[i * kWarp] = uint4{owner.low[0], owner.low[1], owner.low[2], owner.low[3]};
+      if constexpr (kHigh) {
+        parked[(i + kChannels / 8) * kWarp] = uint4{owner.high[0], owner.high[1], owner.high[2], owner.high[3]};
+      } else {
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        const float4 b = *reinterpret_cast<const float4*>(row + i * kGroupColumns * kRowBytes + step * 64);
-        // as in accumulate(): the cores cut off, so a step is added up there and the steps by the rounding adders
-        float part[4] = {}, rest[4] = {};
-        mma_split(part, a0, b.x, b.y);
-        mma_split(rest, a1, b.z, b.w);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s[i][e] += part[e] + rest[e];
+        for (int j = 0; j < 4; ++j) tile.high[i][j] = owner.high[j];
       }
     }
+    tile.parked = parked;
   }
 
   template <int kGroups>
-  static __device__ void accumulate(SumTile& sums, const float (&p)[kGroups][4], const char* rows) {
-    const int n = lane_index() / 4;
-    const char* row = rows + lane_index() % 4 * kRowBytes + (n % 2 * 4 + n / 2) * 16;
+  static __device__ void scores(const OwnerTile& owners, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
+    scores_of([&](int step, int half) { return split(owners, step, half); }, factors, s);
+  }
+  template <int kGroups, bool kHigh>
+  static __device__ void scores(const ParkedTile<kHigh>& owners, const Factors<kGroups>& factors,
+                                float (&s)[kGroups][4]) {
+    const auto fragment = [&](int step, int half) {
+      const int i = 2 * step + half;
+      const uint4 low = owners.parked[i * kWarp];
+      const auto high = [&] {
+        if constexpr (kHigh)
+          return owners.parked[(i + kChannels / 8) * kWarp];
+        else
+          return uint4{owners.high[i][0], owners.high[i][1], owners.high[i][2], owners.high[i][3]};
+      }();
+      return SplitFloats<4>{{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
+    };
+    scores_of(fragment, factors, s);
+  }
+
+ private:
+  static __device__ SplitFloats<4> split(const OwnerTile& owners, int step, int half) {
+    const float4 first = owners.values[step][0], second = owners.values[step][1];
+    return half ? split_floats<4>({first.z, second.z, first.w, second.w})
+                : split_floats<4>({first.x, second.x, first.y, second.y});
+  }
+
+  // split(step, half): the owners' fragment of 8 channels.
+  template <int kGroups, typename Split>
+  static __device__ void scores_of(const Split& split, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
+    // The cores cut off what does not fit their sum, so that large products are added up by the rounding adders. Small
+    // products have a sum of their own: products of sums that do not wait for each other alternate.
+    float small[2][kGroups][4] = {};
+#pragma unroll
+    for (int step = 0; step < kChannels / 16; ++step) {
+      float large[2][kGroups][4] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const SplitFloats<4> owner = split(step, half);
+        uint32_t high[kGroups][2], low[kGroups][2];
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          const float4 b = factors.values[i][step];
+          const SplitFloat x(half ? b.z : b.x), y(half ? b.w : b.y);
+          high[i][0] = x.high, low[i][0] = x.low, high[i][1] = y.high, low[i][1] = y.low;
+        }
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) mma_tf32(small[0][i], owner.low, high[i][0], high[i][1]);
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) mma_tf32(large[half][i], owner.high, high[i][0], high[i][1]);
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) mma_tf32(small[1][i], owner.high, low[i][0], low[i][1]);
+      }
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float both = large[0][i][e] + large[1][i][e];
+          s[i][e] = step ? s[i][e] + both : both;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[i][e] += small[0][i][e] + small[1][i][e];
+  }
+
+ public:
+  template <int kGroups>
+  static __device__ void accumulate(SumTile& sums, const float (&p)[kGroups][4], const Addends<kGroups>& addends) {
 #pragma unroll
     for (int step = 0; step < kChannels / 32; ++step) {
       // The cores cut off what does not fit their sum, always toward zero: over thousands of partners that is a bias.
@@ -293,14 +461,16 @@ class TensorCores<float, kChannels> {
       float part[4][4] = {};
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
-        const float a[4] = {p[i][0], p[i][2], p[i][1], p[i][3]};
-        const char* first = row + i * kGroupColumns * kRowBytes + step * 128;
-        const float4 b0 = *reinterpret_cast<const float4*>(first);
-        const float4 b1 = *reinterpret_cast<const float4*>(first + 4 * kRowBytes);
-        mma_split(part[0], a, b0.x, b1.x);
-        mma_split(part[1], a, b0.y, b1.y);
-        mma_split(part[2], a, b0.z, b1.z);
-        mma_split(part[3], a, b0.w, b1.w);
+        const float4 b0 = addends.values[i][0][step], b1 = addends.values[i][1][step];
+        const auto a = split_floats<4>({p[i][0], p[i][2], p[i][1], p[i][3]});
+        const auto first = split_floats<4>({b0.x, b0.y, b0.z, b0.w}),
+                   second = split_floats<4>({b1.x, b1.y, b1.z, b1.w});
+#pragma unroll
+        for (int j = 0; j < 4; ++j) mma_tf32(part[j], a.low, first.high[j], second.high[j]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) mma_tf32(part[j], a.high, first.low[j], second.low[j]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) mma_tf32(part[j], a.high, first.high[j], second.high[j]);
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j)

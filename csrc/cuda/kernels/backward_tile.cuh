@@ -13,10 +13,7 @@ namespace s2attn::cuda {
 // Of one block.
 template <typename Tile, typename storage_t, typename Owners>
 __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& tile) {
-  using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
-  extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
   const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
                              lane_owner(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
@@ -39,48 +36,50 @@ __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& ti
   Cores::load(queries, query_rows, p.shape.channels);
   Cores::load(dy, dy_rows, p.shape.channels_out);
   typename Cores::SumTile dq;
-  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
-  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
-  const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch_bytes, p.shape.channels},
-       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
-      nullptr,
-      0};
-  const StripSource source{p.query_table,
-                           p.shape.key,
-                           table_rows(p.query_table, p.shape.query),
-                           p.quad_weights,
-                           exp2f(-p.weight_exponent),
-                           !kCorrected<storage_t>};
+  const PartnerTensor<storage_t> k{static_cast<const storage_t*>(p.k) + keys * pitch + channel,
+                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
+  const PartnerTensor<storage_t> v{static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out,
+                                   static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
+  const PartnerSource source{p.query_table,
+                             p.shape.key,
+                             table_rows(p.query_table, p.shape.query),
+                             p.quad_weights,
+                             exp2f(-p.weight_exponent),
+                             !kCorrected<storage_t>};
   WeightSums sums[2];
-  stream_strips<Tile::kGroups>(
-      memory, source, partners, tile, Cores::first_column(),
-      [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
-        float s[kCount][4] = {}, ds[kCount][4] = {};
-        const char* k = rows + column * Cores::kRowBytes;
-        Cores::scores(queries, k, s);
-        Cores::scores(dy, k + memory.kTensorBytes, ds);
+  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+    const float weight = step.weight;
+    const ColumnMask& mask = step.mask;
+    const auto k_row = [&](int column) { return k.row(step.point(column)); };
+    typename Cores::template Factors<kCount> keys, values;
+    typename Cores::template Addends<kCount> addends;
+    Cores::load(keys, k_row, k.channels);
+    Cores::load(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
+    float s[kCount][4] = {}, ds[kCount][4] = {};
+    Cores::scores(queries, keys, s);
+    Cores::scores(dy, values, ds);
+    Cores::reload_addends(addends, keys, k_row, k.channels);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            // float32 multiplies by the weight: the sum with its logarithm would be rounded once more
-            const float exponent = s[i][e] * kLog2E + ((kCorrected<storage_t> ? 0.0f : weight) - statistics[e / 2].x);
-            const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
-            const float weighted = (kCorrected<storage_t> ? weight : 1.0f) * exp2_approximate(exponent);
-            const float probability = held ? weighted : 0.0f;
-            ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
-            if constexpr (kCorrected<storage_t>) sums[e / 2].add(probability, ds[i][e]);
-          }
-        Cores::accumulate(dq, ds, k);
-      });
+      for (int e = 0; e < 4; ++e) {
+        // float32 multiplies by the weight: the sum with its logarithm would be rounded once more
+        const float exponent = s[i][e] * kLog2E + ((kCorrected<storage_t> ? 0.0f : weight) - statistics[e / 2].x);
+        const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
+        const float weighted = (kCorrected<storage_t> ? weight : 1.0f) * exp2_approximate(exponent);
+        const float probability = held ? weighted : 0.0f;
+        ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
+        if constexpr (kCorrected<storage_t>) sums[e / 2].add(probability, ds[i][e]);
+      }
+    Cores::accumulate(dq, ds, addends);
+  });
   const auto merged = [&](const float (&others)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums[i].add(others[i], others[2 + i]);
     return float2{1.0f, 1.0f};
   };
   const float more[4] = {sums[0].probability, sums[1].probability, sums[0].gradient, sums[1].gradient};
-  if (!merge_shares<Owners>(shared, dq, more, merged)) return;
+  if (!merge_shares<Owners>(shared_memory(), dq, more, merged)) return;
   float factors[2] = {1.0f, 1.0f};
   if constexpr (kCorrected<storage_t>)
 #pragma unroll
@@ -94,21 +93,18 @@ __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& ti
 }
 
 template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     backward_query_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
 #if S2ATTN_TILES
-  with_owners<typename Tile::Layout>(p.shape, p.query_table, p.shape.query, sharing_ranks,
-                                     [&](const auto& tile) { backward_of_query_tile<Tile, storage_t>(p, tile); });
+  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+                             [&](const auto& tile) { backward_of_query_tile<Tile, storage_t>(p, tile); });
 #endif
 }
 
 // Of one block.
 template <typename Tile, typename storage_t, typename Owners>
 __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile) {
-  using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
-  extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, Tile::kChannels, true> memory{shared};
   const int64_t points[2] = {lane_owner(tile, p.key_table, p.shape.key, 0),
                              lane_owner(tile, p.key_table, p.shape.key, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
@@ -137,54 +133,55 @@ __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile
   Cores::load(keys, key_rows, p.shape.channels);
   Cores::load(values, value_rows, p.shape.channels_out);
   typename Cores::SumTile dk, dv;
-  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
-  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
-  const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.q) + queries * pitch + channel, pitch_bytes, p.shape.channels},
-       {static_cast<const storage_t*>(p.dy) + queries * pitch_out + channel_out, pitch_bytes_out,
-        p.shape.channels_out}},
-      query_statistics(p) + queries * p.shape.heads + tile.head,
-      p.shape.heads * static_cast<uint32_t>(sizeof(float2))};
-  const StripSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr, 1.0f, true};
-  stream_strips<Tile::kGroups>(
-      memory, source, partners, tile, Cores::first_column(),
-      [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float) {
-        float probabilities[kCount][4] = {};
-        const char* q = rows + column * Cores::kRowBytes;
-        const char* dy = q + memory.kTensorBytes;
-        const auto* statistics =
-            reinterpret_cast<const float2*>(rows + 2 * memory.kTensorBytes) + column + Cores::first_column();
-        Cores::scores(keys, q, probabilities);
+  const PartnerTensor<storage_t> q{static_cast<const storage_t*>(p.q) + queries * pitch + channel,
+                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
+  const PartnerTensor<storage_t> dy{static_cast<const storage_t*>(p.dy) + queries * pitch_out + channel_out,
+                                    static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
+  const float2* query_statistics_of_head = query_statistics(p) + queries * p.shape.heads + tile.head;
+  const PartnerSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr, 1.0f, true};
+  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+    const auto q_row = [&](int column) { return q.row(step.point(column)); };
+    const auto dy_row = [&](int column) { return dy.row(step.point(column)); };
+    typename Cores::template Factors<kCount> q_factors, dy_factors;
+    typename Cores::template Addends<kCount> q_addends, dy_addends;
+    float2 statistics[kCount][2];
+    Cores::load(q_factors, q_row, q.channels);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int c = i * kGroupColumns + Cores::kColumnStep * (e % 2);
-            const float exponent = probabilities[i][e] * kLog2E + (weights[e / 2] - statistics[c].x);
-            probabilities[i][e] = mask.holds(c, e / 2) ? exp2_approximate(exponent) : 0.0f;
-          }
-        if (p.dv) Cores::accumulate(dv, probabilities, dy);
-        if (!p.dk) return;
-        float ds[kCount][4] = {};
-        Cores::scores(values, dy, ds);
+      for (int e = 0; e < 2; ++e)
+        statistics[i][e] = __ldg(query_statistics_of_head +
+                                 step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
+                                     static_cast<uint64_t>(p.shape.heads));
+    Cores::load(dy_factors, dy_row, dy.channels);
+    float probabilities[kCount][4] = {}, ds[kCount][4] = {};
+    Cores::scores(keys, q_factors, probabilities);
+    Cores::scores(values, dy_factors, ds);
+    Cores::reload_addends(dy_addends, dy_factors, dy_row, dy.channels);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            ds[i][e] =
-                probabilities[i][e] * (ds[i][e] - statistics[i * kGroupColumns + Cores::kColumnStep * (e % 2)].y);
-        Cores::accumulate(dk, ds, q);
-      });
-  if (merge_shares<Owners>(shared, dk)) Cores::store(dk, factors, dk_rows, p.shape.channels);
-  if (merge_shares<Owners>(shared, dv)) Cores::store(dv, factors, dv_rows, p.shape.channels_out);
+      for (int e = 0; e < 4; ++e) {
+        const float exponent = probabilities[i][e] * kLog2E + (weights[e / 2] - statistics[i][e % 2].x);
+        const bool held = step.mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
+        probabilities[i][e] = held ? exp2_approximate(exponent) : 0.0f;
+        ds[i][e] = probabilities[i][e] * (ds[i][e] - statistics[i][e % 2].y);
+      }
+    if (p.dv) Cores::accumulate(dv, probabilities, dy_addends);
+    if (!p.dk) return;
+    Cores::reload_addends(q_addends, q_factors, q_row, q.channels);
+    Cores::accumulate(dk, ds, q_addends);
+  });
+  if (merge_shares<Owners>(shared_memory(), dk)) Cores::store(dk, factors, dk_rows, p.shape.channels);
+  if (merge_shares<Owners>(shared_memory(), dv)) Cores::store(dv, factors, dv_rows, p.shape.channels_out);
 }
 
 template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     backward_key_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
 #if S2ATTN_TILES
-  with_owners<typename Tile::Layout>(p.shape, p.key_table, p.shape.key, sharing_ranks,
-                                     [&](const auto& tile) { backward_of_key_tile<Tile, storage_t>(p, tile); });
+  with_owners<Tile::kOctets>(p.shape, p.key_table, p.shape.key, sharing_ranks,
+                             [&](const auto& tile) { backward_of_key_tile<Tile, storage_t>(p, tile); });
 #endif
 }
 

@@ -1,16 +1,16 @@
 // Computes: what forward_gather computes.
 // Layout: NHWC, contiguous; heads packed in the channels; channels a multiple of 16 bytes, tensors aligned to 16 bytes.
-// Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/strips.cuh).
-// Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to
-//   the next below 2^31; StageMemory::kBytes of dynamic shared memory.
+// Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/windows.cuh).
+// Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to the next below 2^31; 8
+//   longitudes of keys; where octets are shared, kMergedBytes of dynamic shared memory for all warps but one.
 // Numerics: products as device/tensor_cores.cuh states, everything else in float32. The maximum that scores are taken
 //   relative to is raised only when a score exceeds it by 2^8: exp2 of less cannot overflow, and the quotient does not
-//   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose strips hold it.
+//   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose windows hold it.
 #pragma once
 
 #include <cmath>
 
-#include "../device/strips.cuh"
+#include "../device/windows.cuh"
 #include "launch_bounds.cuh"
 
 namespace s2attn::cuda {
@@ -96,13 +96,15 @@ struct TileSoftmax {
   }
 };
 
+__device__ inline char* shared_memory() {
+  extern __shared__ __align__(16) char shared[];
+  return shared;
+}
+
 // Of one block.
 template <typename Tile, typename storage_t, typename Owners>
 __device__ void forward_of_tile(const ForwardParams& p, const Owners& tile) {
-  using Layout = typename Tile::Layout;
   using Cores = TensorCores<storage_t, Tile::kChannels>;
-  extern __shared__ __align__(16) char shared[];
-  const StageMemory<Layout, storage_t, Tile::kChannels, false> memory{shared};
   const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
                              lane_owner(tile, p.query_table, p.shape.query, 1)};
   const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
@@ -122,25 +124,24 @@ __device__ void forward_of_tile(const ForwardParams& p, const Owners& tile) {
   typename Cores::OwnerTile queries;
   Cores::load(queries, query_rows, p.shape.channels);
   TileSoftmax<Cores> softmax;
-  const auto pitch_bytes = static_cast<uint32_t>(pitch * sizeof(storage_t));
-  const auto pitch_bytes_out = static_cast<uint32_t>(pitch_out * sizeof(storage_t));
-  const PartnerTensors<storage_t> partners{
-      {{static_cast<const storage_t*>(p.k) + keys * pitch + channel, pitch_bytes, p.shape.channels},
-       {static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out, pitch_bytes_out, p.shape.channels_out}},
-      nullptr,
-      0};
-  const StripSource source{
+  const PartnerTensor<storage_t> k{static_cast<const storage_t*>(p.k) + keys * pitch + channel,
+                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
+  const PartnerTensor<storage_t> v{static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out,
+                                   static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
+  const PartnerSource source{
       p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights, exp2f(-p.weight_exponent),
       true};
-  stream_strips<Tile::kGroups>(memory, source, partners, tile, Cores::first_column(),
-                               [&]<int kCount>(const char* rows, int32_t column, const ColumnMask& mask, float weight) {
-                                 float s[kCount][4] = {};
-                                 const char* k = rows + column * Cores::kRowBytes;
-                                 Cores::scores(queries, k, s);
-                                 softmax.exponentiate(s, mask, weight);
-                                 Cores::accumulate(softmax.sums, s, k + memory.kTensorBytes);
-                               });
-  if (!softmax.template merge<Owners>(shared)) return;
+  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+    typename Cores::template Factors<kCount> keys;
+    typename Cores::template Addends<kCount> values;
+    Cores::load(keys, [&](int column) { return k.row(step.point(column)); }, k.channels);
+    Cores::load_addends(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
+    float s[kCount][4] = {};
+    Cores::scores(queries, keys, s);
+    softmax.exponentiate(s, step.mask, step.weight);
+    Cores::accumulate(softmax.sums, s, values);
+  });
+  if (!softmax.template merge<Owners>(shared_memory())) return;
   float factors[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -155,11 +156,11 @@ __device__ void forward_of_tile(const ForwardParams& p, const Owners& tile) {
 }
 
 template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::Layout::kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     forward_tile(const __grid_constant__ ForwardParams p, uint32_t sharing_ranks) {
 #if S2ATTN_TILES
-  with_owners<typename Tile::Layout>(p.shape, p.query_table, p.shape.query, sharing_ranks,
-                                     [&](const auto& tile) { forward_of_tile<Tile, storage_t>(p, tile); });
+  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+                             [&](const auto& tile) { forward_of_tile<Tile, storage_t>(p, tile); });
 #endif
 }
 

@@ -28,7 +28,7 @@ int main() {
   std::string variant, tile;
   while (std::cin >> facts.channels >> facts.channels_out >> storage >> facts.alignment_bytes >> facts.points >>
          facts.features >> facts.width >> facts.architecture >> facts.shared_bytes >> facts.octets >>
-         facts.finer_partners >> pass >> variant &&
+         facts.partner_longitudes >> facts.finer_partners >> pass >> variant &&
          std::getline(std::cin >> std::ws, tile)) {
     facts.storage = static_cast<Storage>(storage);
     const auto asked = [](const std::string& name) { return name == "none" ? std::string_view() : name; };
@@ -66,6 +66,7 @@ FACTS = {
     "architecture": 90,
     "shared_bytes": SHARED_BYTES[90],
     "octets": 4050,
+    "partner_longitudes": 360,
     "finer_partners": 0,
     "pass": 0,
     "variant": "none",
@@ -111,22 +112,26 @@ def chosen(chooser: Path, **facts: int | str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("facts", "shared"),
+    ("facts", "ranks"),
     [
-        ({}, False),  # a forward at 1 degree
-        ({"storage": FLOAT32}, False),
-        ({"storage": FLOAT32, "pass": 1}, True),
-        ({"storage": FLOAT32, "pass": 2}, True),
-        ({"storage": BFLOAT16, "pass": 2}, False),
-        ({"finer_partners": 1}, True),
-        ({"finer_partners": 1, "octets": 4 * 2048}, True),
-        ({"finer_partners": 1, "octets": 4 * 2049}, False),  # so many blocks that the long ones end in time
-        ({"finer_partners": 1, "width": 8}, False),
-        ({"finer_partners": 1, "channels": 33}, False),  # gather has no tiles
+        ({}, 2),  # 1 degree
+        ({"storage": FLOAT32, "pass": 1}, 2),
+        ({"octets": 16200}, 2),  # half a degree: a forward with few partners ends with its blocks next to the poles
+        ({"octets": 16200, "width": 5}, 0),
+        ({"octets": 16200, "pass": 2}, 0),
+        ({"octets": 64980}, 0),
+        ({"octets": 8192, "pass": 1}, 2),
+        ({"octets": 8193, "pass": 1}, 0),
+        ({"finer_partners": 1}, 4),
+        ({"finer_partners": 1, "width": 23}, 6),
+        ({"finer_partners": 1, "width": 23, "octets": 8193}, 0),
+        ({"channels": 128, "pass": 2}, 0),  # one octet per block: no one to share with
     ],
 )
-def test_poles_are_shared_where_that_was_found_to_pay(chooser: Path, facts: dict[str, int | str], shared: bool) -> None:
-    assert ("poles shared" in chosen(chooser, **facts)) == shared
+def test_octets_next_to_a_pole_are_shared_where_that_was_found_to_pay(
+    chooser: Path, facts: dict[str, int | str], ranks: int
+) -> None:
+    assert f", shared ranks {ranks}}}" in chosen(chooser, **facts)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +176,8 @@ def test_the_narrowest_portable_policy_that_fits_is_chosen(
         ({"storage": FLOAT32, "channels": 36, "channels_out": 4}, 64),
         ({"architecture": 80}, 64),
         ({"channels": 72}, 128),
+        ({"storage": FLOAT32, "channels": 128}, 128),
+        ({"partner_longitudes": 8}, 64),
     ],
 )
 def test_a_tile_is_chosen_where_one_fits(chooser: Path, passes: int, facts: dict[str, int], room: int) -> None:
@@ -187,6 +194,7 @@ def test_a_tile_is_chosen_where_one_fits(chooser: Path, passes: int, facts: dict
         {"alignment_bytes": 8},
         {"architecture": 75},  # no tensor cores of this kind
         {"points": 2**31},  # numbers of points there have 32 bits
+        {"partner_longitudes": 7},  # a group of 8 columns would go over the seam twice
         {"features": 2**30},
     ],
 )
@@ -204,23 +212,33 @@ def test_an_unknown_variant_is_an_error_that_names_those_there_are(chooser: Path
 
 
 def test_a_tile_that_a_block_has_no_shared_memory_for_is_not_chosen(chooser: Path) -> None:
-    # (80 + 7) rows of 64 channels and 16 bytes of padding, two tensors, two stages, and the plan
-    needed = 2 * 2 * 87 * (64 * 2 + 16) + 1952
-    assert chosen(chooser, shared_bytes=needed).startswith("tile{channels 64")
-    assert chosen(chooser, shared_bytes=needed - 1) == "gather{vector 4, group 16, chunks 1} untuned"
+    # what the four warps of two pairs park, both parts of 16 x 64 floats, and exchange, 16 x 16 floats twice
+    needed = 4 * (2 * 16 * 64 * 4 + 2 * 16 * 16 * 4)
+    float32 = {"storage": FLOAT32, "pass": 1}
+    assert chosen(chooser, **float32, shared_bytes=needed).startswith("tile{channels 64")
+    assert chosen(chooser, **float32, shared_bytes=needed - 1).startswith("gather{vector 4, group 16, chunks 1}")
 
 
-# The tiles by storage, room and pass: of any GPU, and what the H200 has instead.
-TILES = {
-    (2, 32): ("rows 2x96, groups 4, blocks 4", "rows 2x96, groups 2, blocks 4", "rows 2x96, groups 2, blocks 3"),
-    (2, 64): ("rows 2x80, groups 4, blocks 4", "rows 2x80, groups 2, blocks 3", "rows 2x80, groups 4, blocks 3"),
-    (4, 32): ("rows 2x64, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
-    (4, 64): ("rows 2x64, groups 2, blocks 2",) * 3,
-    (2, 128): ("rows 2x48, groups 2, blocks 3", "rows 2x64, groups 2, blocks 2", "rows 2x64, groups 2, blocks 2"),
-    (4, 128): ("rows 2x32, groups 2, blocks 2",),
-}
-H200_TILES = TILES | {
-    (4, 64): ("rows 2x80, groups 2, blocks 2", "rows 2x80, groups 1, blocks 2", "rows 2x80, groups 2, blocks 2"),
+# The tiles (octets, groups, blocks) by storage, room and pass, each up to a width of the neighborhood.
+TILES: dict[tuple[int, int, int], tuple[tuple[int, tuple[int, int, int]], ...]] = {
+    (2, 32, 0): ((400, (4, 4, 4)),),
+    (2, 32, 1): ((400, (4, 2, 4)),),
+    (2, 32, 2): ((400, (4, 2, 3)),),
+    (4, 32, 0): ((400, (4, 2, 3)),),
+    (4, 32, 1): ((400, (4, 2, 2)),),
+    (4, 32, 2): ((400, (4, 2, 2)),),
+    (2, 64, 0): ((4, (2, 2, 8)), (7, (4, 2, 4)), (400, (4, 4, 3))),
+    (2, 64, 1): ((4, (2, 2, 8)), (7, (4, 2, 4)), (400, (4, 4, 3))),
+    (2, 64, 2): ((4, (2, 2, 6)), (400, (4, 2, 3))),
+    (4, 64, 0): ((400, (4, 2, 2)),),
+    (4, 64, 1): ((400, (2, 2, 3)),),
+    (4, 64, 2): ((400, (2, 2, 3)),),
+    (2, 128, 0): ((400, (2, 2, 6)),),
+    (2, 128, 1): ((400, (2, 2, 4)),),
+    (2, 128, 2): ((400, (1, 2, 6)),),
+    (4, 128, 0): ((400, (2, 2, 3)),),
+    (4, 128, 1): ((400, (2, 1, 2)),),
+    (4, 128, 2): ((400, (2, 1, 2)),),
 }
 GATHER_POLICIES = ((4, 4, 1), (4, 8, 1), (4, 16, 1), (4, 32, 1), (1, 8, 1), (1, 32, 2), (1, 32, 0))
 
@@ -231,23 +249,21 @@ def expected_policy(facts: dict[str, int | str]) -> str:
         int(facts[name]) for name in ("channels", "channels_out", "storage", "alignment_bytes", "architecture", "width")
     )
     widest, size = max(channels, channels_out), 4 if storage == FLOAT32 else 2
-    measured_here = architecture == 90 and width <= 7
     whole = alignment == 16 and all(count * size % 16 == 0 for count in (channels, channels_out))
+    number = int(facts["pass"])
     room = next(room for room in (32, 64, 128, 1 << 31) if widest <= room)
-    tiles = H200_TILES if architecture == 90 else TILES
-    if architecture >= 80 and whole and int(facts["pass"]) < len(tiles.get((size, room), ())):
-        timed = storage == FLOAT32 or facts["pass"] == 2 or (facts["pass"] == 0 and storage == BFLOAT16 and width <= 7)
-        measured = architecture == 90 and room == 64 and timed
-        shared = ", poles shared" if storage == FLOAT32 and facts["pass"] != 0 and width <= 7 else ""
-        tile = f"tile{{channels {room}, octets 4, {tiles[size, room][int(facts['pass'])]}{shared}}}"
-        return tile if measured else f"{tile} untuned"
+    if architecture >= 80 and whole and room <= 128:
+        octets, groups, blocks = next(tile for width_of, tile in TILES[size, room, number] if width <= width_of)
+        numbers = f"channels {room}, octets {octets}, groups {groups}, blocks {blocks}"
+        tile = f"tile{{{numbers}, shared ranks {2 if octets > 1 else 0}}}"
+        return tile if architecture == 90 and room > 32 and storage != FLOAT16 else f"{tile} untuned"
     vectors = alignment >= 4 * size and channels % 4 == channels_out % 4 == 0
     vector, group, chunks = next(
         policy
         for policy in GATHER_POLICIES
         if (vectors or policy[0] == 1) and (policy[2] == 0 or widest <= policy[0] * policy[1] * policy[2])
     )
-    measured = measured_here and storage == FLOAT32 and (vector, group) == (4, 16)
+    measured = architecture == 90 and width <= 7 and storage == FLOAT32 and (vector, group) == (4, 16)
     return f"gather{{vector {vector}, group {group}, chunks {chunks}}}" + ("" if measured else " untuned")
 
 
@@ -284,18 +300,15 @@ def test_nothing_claims_to_be_tuned_where_nothing_was_measured(chooser: Path, ar
 
 @pytest.mark.parametrize(("width", "suffix"), [(1, "}"), (7, "}"), (8, " untuned"), (400, " untuned")])
 def test_a_measurement_holds_for_the_widths_it_was_made_with(chooser: Path, width: int, suffix: str) -> None:
-    assert chosen(chooser, width=width).endswith(suffix)
+    assert chosen(chooser, storage=FLOAT32, width=width, variant="gather").endswith(suffix)
 
 
 def test_candidates_of_a_build_are_what_is_compiled_and_gather(chooser: Path, tuning_chooser: Path) -> None:
-    assert chosen(chooser, variant="candidates") == "64 4 80 2 4 4;gather;"
+    assert chosen(chooser, variant="candidates") == "64 2 2 8;64 4 2 4;gather;"
     names = chosen(tuning_chooser, variant="candidates").rstrip(";").split(";")
-    assert names[0] == "64 4 80 2 4 4"  # the choice, also there
+    assert names[0] == "64 2 2 8"  # the choice, also there
     assert names[-1] == "gather"
-    assert {"64 4 96 2 4 4", "64 4 64 2 4 4", "64 4 80 3 4 4", "64 4 80 2 2 4", "64 8 96 2 4 2", "64 2 64 2 4 8"} < set(
-        names
-    )
-    assert len(set(names)) == len(names) > 7
+    assert set(names[1:-1]) == {"64 4 2 4", "64 1 2 16", "64 2 4 8", "64 2 1 8", "64 2 2 9", "64 2 2 7"}
 
 
 @pytest.mark.parametrize(("storage", "number"), list(itertools.product(range(3), range(3))))
@@ -303,30 +316,29 @@ def test_every_candidate_differs_by_one_step_fits_and_can_be_asked_for(
     tuning_chooser: Path, storage: int, number: int
 ) -> None:
     facts: dict[str, int | str] = {"storage": storage, "pass": number, "shared_bytes": SHARED_BYTES[86]}
-    facts["octets"] = 10**6  # no poles are shared
+    facts["octets"] = 10**6  # none are shared
     first, *others = chosen(tuning_chooser, **facts, variant="candidates").rstrip(";").split(";")
     for name in (first, *others[:-1]):
-        channels, octets, stage_rows, stages, groups, blocks = (int(part) for part in name.split())
+        channels, octets, groups, blocks = (int(part) for part in name.split())
         found = chosen(tuning_chooser, **facts, tile=f"{PASSES[number]} {name}")
-        numbers = f"channels {channels}, octets {octets}, rows {stages}x{stage_rows}, groups {groups}, blocks {blocks}"
-        assert found.removesuffix(" untuned") == f"tile{{{numbers}}}"
-        assert 2 * stages * (stage_rows + 7) * (channels * (4 if storage == FLOAT32 else 2) + 16) < SHARED_BYTES[86]
+        numbers = f"channels {channels}, octets {octets}, groups {groups}, blocks {blocks}"
+        assert found.removesuffix(" untuned") == f"tile{{{numbers}, shared ranks 0}}"
         changed = [a != b for a, b in zip(first.split(), name.split(), strict=True)]
-        assert sum(changed) <= (3 if changed[1] else 1)  # other warps also bring other blocks, and fewer rows
+        assert sum(changed) <= (2 if changed[1] else 1)  # other warps also bring other blocks
     assert chosen(tuning_chooser, **facts, tile=f"{PASSES[number]} gather").startswith("gather{")
 
 
 def test_a_tile_that_is_asked_for_concerns_its_pass_alone(tuning_chooser: Path) -> None:
-    assert "rows 3x80" in chosen(tuning_chooser, tile="forward 64 4 80 3 4 4")
-    assert "rows 2x80" in chosen(tuning_chooser, tile="forward 64 4 80 3 4 4", **{"pass": 1})
+    assert "groups 4, blocks 8" in chosen(tuning_chooser, tile="forward 64 2 4 8")
+    assert "groups 2, blocks 8" in chosen(tuning_chooser, tile="forward 64 2 4 8", **{"pass": 1})
 
 
 @pytest.mark.parametrize(
     ("facts", "error"),
     [
-        ({"tile": "forward 64 4 80 7 4 4"}, "got 64 4 80 7 4 4 for the forward, expected one of 64 4 80 2 4 4, gather"),
-        ({"tile": "forward 64 4"}, "got 64 4 for the forward, expected one of 64 4 80 2 4 4, gather"),
-        ({"tile": "backwards 64 4 80 2 4 4"}, "got backwards 64 4 80 2 4 4, expected forward, backward_query or"),
+        ({"tile": "forward 64 2 7 8"}, "got 64 2 7 8 for the forward, expected one of 64 2 2 8, 64 4 2 4, gather"),
+        ({"tile": "forward 64 4"}, "got 64 4 for the forward, expected one of 64 2 2 8, 64 4 2 4, gather"),
+        ({"tile": "backwards 64 2 2 8"}, "got backwards 64 2 2 8, expected forward, backward_query or"),
         ({"tile": "forward"}, "got "),
         ({"tile": "forward gather", "architecture": 75}, "got gather for the forward, expected one of none: no tile"),
     ],

@@ -52,7 +52,9 @@ def test_equals_golden_values_and_gradients(golden_attention: object) -> None:
 def test_equals_a_dense_masked_softmax(name: str) -> None:
     problem, batch = CASES[name]
     q, k, v = inputs(problem, batch=batch)
-    upstream = torch.randn(problem.output_tensor_shape(batch), dtype=torch.float64)
+    upstream = torch.randn(
+        problem.output_tensor_shape(batch), generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     y, lse = reference_attention(q, k, v, neighborhood(problem), heads=problem.heads)
     found = torch.autograd.grad(y, (q, k, v), upstream)
     empty = torch.isinf(lse)
@@ -68,7 +70,9 @@ def test_equals_a_dense_masked_softmax(name: str) -> None:
         return
     torch.testing.assert_close(y, dense, rtol=1e-12, atol=1e-13)
     for gradient, expected in zip(found, torch.autograd.grad(dense, (q, k, v), upstream), strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=1e-11, atol=1e-13)
+        # sums that cancel are rounded like the large ones beside them
+        atol = 3e-14 * float(expected.abs().max())
+        torch.testing.assert_close(gradient, expected, rtol=1e-11, atol=max(atol, 1e-13))
 
 
 def test_gradients_by_finite_differences() -> None:

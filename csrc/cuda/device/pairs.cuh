@@ -1,0 +1,113 @@
+// Pairs of warps that share the work of the same 16 owners: how they meet, what they exchange, which channels each has.
+#pragma once
+
+#include <cstdint>
+
+#include "../../problem.h"
+#include "warp.cuh"
+#include "windows.cuh"
+
+namespace s2attn::cuda {
+
+// All threads of a pair; memory that they wrote before is seen after.
+template <int kPairs>
+__device__ void meet_pair() {
+  static_assert(kPairs <= 15, "barrier 0 is that of the block");
+  const int pair = threadIdx.x / (2 * kWarp);
+  // numbers that are known when compiled: a block is given so many barriers as they say
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i)
+    if (pair == i) asm volatile("bar.sync %0, %1;" ::"r"(i + 1), "n"(2 * kWarp) : "memory");
+}
+
+// Scores, or what becomes of them, from one warp of a pair to the other: kWriters of them write. A pair meets once per
+// exchange. That is enough with two buffers in turns: a warp writes to a buffer again two exchanges later, after the
+// meeting between them, to which the other came only after it had read.
+template <int kPairs, int kWriters, int kGroups>
+class PairExchange {
+  using Buffer = float4[kWriters][kGroups][kWarp];
+
+ public:
+  static constexpr int kBytes = kPairs * 2 * static_cast<int>(sizeof(Buffer));
+
+  __device__ explicit PairExchange(char* memory)
+      : buffers_(reinterpret_cast<Buffer*>(memory) + threadIdx.x / (2 * kWarp) * 2) {}
+
+  // role: of this warp, 0 or 1.
+  template <int kCount>
+  __device__ void swap(int role, const float (&own)[kCount][4], float (&other)[kCount][4]) {
+    static_assert(kWriters == 2);
+    write(role, own);
+    meet_pair<kPairs>();
+    read(1 - role, other);
+    turn_ ^= 1;
+  }
+
+  // What one warp of the pair sends, the other receives.
+  template <int kCount>
+  __device__ void send(const float (&values)[kCount][4]) {
+    write(0, values);
+    meet_pair<kPairs>();
+    turn_ ^= 1;
+  }
+  template <int kCount>
+  __device__ void receive(float (&values)[kCount][4]) {
+    meet_pair<kPairs>();
+    read(0, values);
+    turn_ ^= 1;
+  }
+
+ private:
+  template <int kCount>
+  __device__ void write(int writer, const float (&values)[kCount][4]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      buffers_[turn_][writer][i][lane_index()] = float4{values[i][0], values[i][1], values[i][2], values[i][3]};
+  }
+  template <int kCount>
+  __device__ void read(int writer, float (&values)[kCount][4]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float4 group = buffers_[turn_][writer][i][lane_index()];
+      values[i][0] = group.x, values[i][1] = group.y, values[i][2] = group.z, values[i][3] = group.w;
+    }
+  }
+
+  Buffer* buffers_;
+  int turn_ = 0;
+};
+
+// The channels of one head in the rows of a tensor, or some of them.
+struct HeadChannels {
+  int32_t count;
+  int64_t first;
+  int64_t pitch;
+
+  __device__ HeadChannels(const Shape& shape, int32_t head, int32_t channels)
+      : count(channels), first(int64_t{head} * channels), pitch(int64_t{shape.heads} * channels) {}
+
+  // Part number `part` of parts of so many channels. One without channels begins where the row does: it may be read.
+  __device__ HeadChannels part(int part, int channels) const {
+    HeadChannels some = *this;
+    some.count = min(max(count - part * channels, 0), channels);
+    some.first += some.count > 0 ? part * channels : 0;
+    return some;
+  }
+
+  // Null where there is no point, or no tensor.
+  template <typename storage_t>
+  __device__ storage_t* row(void* tensor, int64_t point) const {
+    return point < 0 || !tensor ? nullptr : static_cast<storage_t*>(tensor) + point * pitch + first;
+  }
+  template <typename storage_t>
+  __device__ const storage_t* row(const void* tensor, int64_t point) const {
+    return point < 0 ? nullptr : static_cast<const storage_t*>(tensor) + point * pitch + first;
+  }
+  // first_point: of the batch.
+  template <typename storage_t>
+  __device__ PartnerTensor<storage_t> partners(const void* tensor, int64_t first_point) const {
+    return {row<storage_t>(tensor, first_point), static_cast<uint32_t>(pitch * sizeof(storage_t)), count};
+  }
+};
+
+}  // namespace s2attn::cuda
