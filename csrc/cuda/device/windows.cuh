@@ -84,15 +84,15 @@ __device__ __noinline__ void visit_apart(const Owners& tile, const Visit& visit)
   visit(tile);
 }
 
-// Calls visit(tile) with this block's owners. sharing_ranks: of tile rows, whose blocks come first.
+// Calls visit(tile) with this block's owners. shared_ranks: of tile rows, whose blocks come first.
 template <int kOctets, int kRoles = 1, typename Visit>
-__device__ void with_owners(const Shape& shape, const GatherTable& table, Grid owners, uint32_t sharing_ranks,
+__device__ void with_owners(const Shape& shape, const GatherTable& table, Grid owners, uint32_t shared_ranks,
                             const Visit& visit) {
-  const uint32_t sharing = sharing_blocks(shape, table, owners, sharing_ranks);
+  const uint32_t sharing = sharing_blocks(shape, table, owners, shared_ranks);
   if constexpr (kOctets > 1)
     if (blockIdx.x < sharing)
       return visit_apart(find_tile<TileOwners<kOctets, true, kRoles>>(shape, table, owners, blockIdx.x, 0), visit);
-  visit(find_tile<TileOwners<kOctets, false, kRoles>>(shape, table, owners, blockIdx.x - sharing, sharing_ranks));
+  visit(find_tile<TileOwners<kOctets, false, kRoles>>(shape, table, owners, blockIdx.x - sharing, shared_ranks));
 }
 
 // Owner i (0 or 1) of this lane: row lane / 4 + 8 * i of its warp's tile. Returns its point, (batch, lat, lon)

@@ -146,9 +146,9 @@ __device__ void backward_of_query_pair(const BackwardParams& p, const Owners& ti
 
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_query_pair(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
+    backward_query_pair(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
 #if S2ATTN_TILES
-  with_owners<Tile::kOctets, 2>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+  with_owners<Tile::kOctets, 2>(p.shape, p.query_table, p.shape.query, shared_ranks,
                                 [&](const auto& tile) { backward_of_query_pair<Tile, storage_t>(p, tile); });
 #endif
 }
@@ -232,9 +232,9 @@ __device__ void backward_of_key_pair(const BackwardParams& p, const Owners& tile
 
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_key_pair(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
+    backward_key_pair(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
 #if S2ATTN_TILES
-  with_owners<Tile::kOctets, 2>(p.shape, p.key_table, p.shape.key, sharing_ranks,
+  with_owners<Tile::kOctets, 2>(p.shape, p.key_table, p.shape.key, shared_ranks,
                                 [&](const auto& tile) { backward_of_key_pair<Tile, storage_t>(p, tile); });
 #endif
 }

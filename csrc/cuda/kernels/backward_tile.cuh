@@ -94,9 +94,9 @@ __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& ti
 
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_query_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
+    backward_query_tile(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
 #if S2ATTN_TILES
-  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, shared_ranks,
                              [&](const auto& tile) { backward_of_query_tile<Tile, storage_t>(p, tile); });
 #endif
 }
@@ -178,9 +178,9 @@ __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile
 
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_key_tile(const __grid_constant__ BackwardParams p, uint32_t sharing_ranks) {
+    backward_key_tile(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
 #if S2ATTN_TILES
-  with_owners<Tile::kOctets>(p.shape, p.key_table, p.shape.key, sharing_ranks,
+  with_owners<Tile::kOctets>(p.shape, p.key_table, p.shape.key, shared_ranks,
                              [&](const auto& tile) { backward_of_key_tile<Tile, storage_t>(p, tile); });
 #endif
 }

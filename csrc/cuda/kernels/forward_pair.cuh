@@ -77,9 +77,9 @@ __device__ void forward_of_pair(const ForwardParams& p, const Owners& tile) {
 
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    forward_pair(const __grid_constant__ ForwardParams p, uint32_t sharing_ranks) {
+    forward_pair(const __grid_constant__ ForwardParams p, uint32_t shared_ranks) {
 #if S2ATTN_TILES
-  with_owners<Tile::kOctets, 2>(p.shape, p.query_table, p.shape.query, sharing_ranks,
+  with_owners<Tile::kOctets, 2>(p.shape, p.query_table, p.shape.query, shared_ranks,
                                 [&](const auto& tile) { forward_of_pair<Tile, storage_t>(p, tile); });
 #endif
 }
