@@ -6,7 +6,6 @@
 #include "dispatch.cuh"
 #include "kernels/backward_pair.cuh"
 #include "kernels/backward_tile.cuh"
-#include "kernels/forward_pair.cuh"
 #include "kernels/forward_tile.cuh"
 
 namespace s2attn::cuda {
@@ -46,27 +45,22 @@ void with_tile(const KernelPolicy& policy, const Visit& visit) {
 
 // shared_bytes: of all launches. merged_bytes: of a warp that leaves its sums to another.
 template <typename T, typename Params>
-void launch_tile(void (*kernel)(Params, uint32_t), const Params& params, const GatherTable& table, Grid owners,
+void launch_tile(void (*kernel)(Params, TileGrid), const Params& params, const GatherTable& table, Grid owners,
                  const KernelPolicy& policy, cudaStream_t stream, int shared_bytes = 0,
                  int merged_bytes = kMergedBytes<T::kChannels>) {
-  const uint32_t down = tiles_down(table, owners), shared_ranks = std::min<uint32_t>(policy.shared_ranks, down);
-  const int64_t blocks = sharing_blocks(params.shape, table, owners, shared_ranks) +
-                         params.shape.batch * params.shape.heads * (down - shared_ranks) *
-                             tiles_across(table, owners, kOctet * T::kOctets);
-  const int merging = shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * merged_bytes : 0;
-  launch(kernel, params, {blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging))}, stream,
-         shared_ranks);
+  const TileGrid grid(params.shape, table, owners, T::kOctets, policy.shared_ranks);
+  const int merging = grid.shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * merged_bytes : 0;
+  launch(kernel, params, {grid.blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging))}, stream,
+         grid);
 }
 
 template <typename storage_t>
 void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream) {
   with_tile<storage_t, Pass::forward>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
-    if constexpr (T::kRoles == 2)
-      launch_tile<T>(forward_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
-                     ForwardPair<T, storage_t>::kBytes, ForwardPair<T, storage_t>::kMerged);
-    else
-      launch_tile<T>(forward_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream);
+    using Layout = ForwardLayout<T, storage_t>;
+    launch_tile<T>(forward_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
+                   Layout::kBytes, Layout::kMerged);
   });
 }
 

@@ -113,10 +113,8 @@ void backward(const BackwardParams& given, const Call& call, void* stream) {
     // of float32 the query owners also correct the statistics that the key owners read
     const bool corrected = call.storage == Storage::float32 && (params.dk || params.dv);
     const bool by_query = params.dq || corrected;
-    // pairs of query owners make them themselves
-    const bool by_pairs = by_query && query.variant == Variant::tile &&
-                          uses_pairs(call.storage, Pass::backward_query, query.tile.channels);
-    if (!by_pairs) launch_backward_statistics<storage_t>(query, params, on);
+    // tiles of query owners make them themselves
+    if (!by_query || query.variant != Variant::tile) launch_backward_statistics<storage_t>(query, params, on);
     if (by_query) launch_query(query, params, on);
     if (params.dk || params.dv) launch_key(key, params, on);
   });

@@ -46,7 +46,7 @@ struct TilePolicy {
   constexpr bool exists() const { return channels > 0; }
 };
 
-// Whether two warps share the work of an octet (kernels/forward_pair.cuh, backward_pair.cuh).
+// Whether two warps share the work of an octet (kernels/forward_tile.cuh, backward_pair.cuh).
 constexpr bool uses_pairs(Storage storage, Pass pass, int channels) {
   if (storage == Storage::float32) return channels >= (pass == Pass::forward ? 128 : 64);
   return pass == Pass::backward_key && channels >= 128;

@@ -1,11 +1,9 @@
-// Pairs of warps that share the work of the same 16 owners: how they meet, what they exchange, which channels each has.
+// Pairs of warps that share the work of the same 16 owners: how they meet, and what they exchange.
 #pragma once
 
 #include <cstdint>
 
-#include "../../problem.h"
 #include "warp.cuh"
-#include "windows.cuh"
 
 namespace s2attn::cuda {
 
@@ -75,39 +73,6 @@ class PairExchange {
 
   Buffer* buffers_;
   int turn_ = 0;
-};
-
-// The channels of one head in the rows of a tensor, or some of them.
-struct HeadChannels {
-  int32_t count;
-  int64_t first;
-  int64_t pitch;
-
-  __device__ HeadChannels(const Shape& shape, int32_t head, int32_t channels)
-      : count(channels), first(int64_t{head} * channels), pitch(int64_t{shape.heads} * channels) {}
-
-  // Part number `part` of parts of so many channels. One without channels begins where the row does: it may be read.
-  __device__ HeadChannels part(int part, int channels) const {
-    HeadChannels some = *this;
-    some.count = min(max(count - part * channels, 0), channels);
-    some.first += some.count > 0 ? part * channels : 0;
-    return some;
-  }
-
-  // Null where there is no point, or no tensor.
-  template <typename storage_t>
-  __device__ storage_t* row(void* tensor, int64_t point) const {
-    return point < 0 || !tensor ? nullptr : static_cast<storage_t*>(tensor) + point * pitch + first;
-  }
-  template <typename storage_t>
-  __device__ const storage_t* row(const void* tensor, int64_t point) const {
-    return point < 0 ? nullptr : static_cast<const storage_t*>(tensor) + point * pitch + first;
-  }
-  // first_point: of the batch.
-  template <typename storage_t>
-  __device__ PartnerTensor<storage_t> partners(const void* tensor, int64_t first_point) const {
-    return {row<storage_t>(tensor, first_point), static_cast<uint32_t>(pitch * sizeof(storage_t)), count};
-  }
 };
 
 }  // namespace s2attn::cuda

@@ -1,7 +1,7 @@
 // Products of a tile of 16 owners with partners, on the tensor cores (sm_80 and later).
 //
-// A warp holds its owners' channels as OwnerTile and their sums as SumTile. Partners come 8 at a time, a "column
-// group", from global memory straight into fragments:
+// A warp holds its owners' channels as OwnerTile, made of what it has read of them as OwnerPackets, and their sums as
+// SumTile. Partners come 8 at a time, a "column group", from global memory straight into fragments:
 //   load(factors, row, channels), scores(owners, factors, S)               S[i][.] = owners . partners of group i
 //   load_addends(addends, row, channels), accumulate(sums, P, addends)     sums += P[i][.] partners of group i
 //   reload_addends(addends, factors, ...)    of partners whose factors are loaded: 16 bits need not read them again
@@ -43,6 +43,7 @@ struct Half2<__half> {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
   }
+  static __device__ float2 unpack(uint32_t both) { return __half22float2(*reinterpret_cast<const __half2*>(&both)); }
 };
 
 template <>
@@ -50,6 +51,9 @@ struct Half2<__nv_bfloat16> {
   static __device__ uint32_t pack(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  static __device__ float2 unpack(uint32_t both) {
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
   }
 };
 
@@ -105,7 +109,11 @@ class TensorCores {
   static constexpr int kPackets = kChannels / 32;  // of eight channels, that a lane has of a row
 
  public:
-  // The lane has packets lane % 4, lane % 4 + 4, ... of both of its rows, as two fragments each.
+  // The lane has packets lane % 4, lane % 4 + 4, ... of both of its rows.
+  struct OwnerPackets {
+    uint4 values[kPackets][2];
+  };
+  // The same, as two fragments each.
   struct OwnerTile {
     uint32_t values[kPackets][2][4];
   };
@@ -124,18 +132,40 @@ class TensorCores {
   static constexpr int kColumnStep = 1;
   static __device__ int first_column() { return lane_index() % 4 * 2; }
 
-  // rows: the lane's two owner rows, null where there is none. channels: those that exist, a multiple of 8.
-  static __device__ void load(OwnerTile& tile, const storage_t* const (&rows)[2], int channels) {
+  // rows: the lane's two owner rows. channels: those that exist, a multiple of 8.
+  static __device__ void read(OwnerPackets& packets, const storage_t* const (&rows)[2], int channels) {
+#pragma unroll
+    for (int i = 0; i < kPackets; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) packets.values[i][r] = read_packet<uint4>(rows[r], channel(i), channels);
+  }
+  static __device__ void arrange(OwnerTile& tile, const OwnerPackets& packets, int channels) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const uint4 packet = rows[r] && channel(i) < channels
-                                 ? __ldg(reinterpret_cast<const uint4*>(rows[r] + channel(i)))
-                                 : uint4{0, 0, 0, 0};
+        const uint4 packet = channel(i) < channels ? packets.values[i][r] : uint4{0, 0, 0, 0};
         tile.values[i][0][r] = packet.x, tile.values[i][0][2 + r] = packet.y;
         tile.values[i][1][r] = packet.z, tile.values[i][1][2 + r] = packet.w;
       }
+  }
+
+  // This lane's part of the products of both owners with other rows.
+  static __device__ void dot(const OwnerTile& tile, const OwnerPackets& others, float (&products)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      products[r] = 0.0f;
+      const auto add = [&](uint32_t own, uint32_t other) {
+        const float2 a = Half2<storage_t>::unpack(own), b = Half2<storage_t>::unpack(other);
+        products[r] += a.x * b.x + a.y * b.y;
+      };
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) {
+        const uint4 packet = others.values[i][r];
+        add(tile.values[i][0][r], packet.x), add(tile.values[i][0][2 + r], packet.y);
+        add(tile.values[i][1][r], packet.z), add(tile.values[i][1][2 + r], packet.w);
+      }
+    }
   }
 
   // row(column): where the channels of a partner are.
@@ -270,6 +300,7 @@ class TensorCores<float, kChannels> {
   struct OwnerTile {
     float4 values[kChannels / 16][2];
   };
+  using OwnerPackets = OwnerTile;
   using SumTile = TileSums<kChannels>;
 
   template <int kGroups>
@@ -315,26 +346,28 @@ class TensorCores<float, kChannels> {
       }
   }
 
-  static __device__ void load(OwnerTile& tile, const float* const (&rows)[2], int channels) {
+  static __device__ void read(OwnerPackets& packets, const float* const (&rows)[2], int channels) {
 #pragma unroll
     for (int step = 0; step < kChannels / 16; ++step)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int c = packet(step) * 4;
-        tile.values[step][i] = rows[i] && c < channels ? *reinterpret_cast<const float4*>(rows[i] + c) : float4{};
-      }
+      for (int i = 0; i < 2; ++i) packets.values[step][i] = read_packet<float4>(rows[i], packet(step) * 4, channels);
+  }
+  static __device__ void arrange(OwnerTile& tile, const OwnerPackets& packets, int channels) {
+#pragma unroll
+    for (int step = 0; step < kChannels / 16; ++step)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        tile.values[step][i] = packet(step) * 4 < channels ? packets.values[step][i] : float4{};
   }
 
   // This lane's part of the products of both owners with other rows.
-  static __device__ void dot(const OwnerTile& tile, const float* const (&rows)[2], int channels, float (&products)[2]) {
-    OwnerTile other;
-    load(other, rows, channels);
+  static __device__ void dot(const OwnerTile& tile, const OwnerPackets& others, float (&products)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       products[r] = 0.0f;
 #pragma unroll
       for (int step = 0; step < kChannels / 16; ++step) {
-        const float4 a = tile.values[step][r], b = other.values[step][r];
+        const float4 a = tile.values[step][r], b = others.values[step][r];
         products[r] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
       }
     }

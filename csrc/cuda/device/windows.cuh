@@ -7,109 +7,66 @@
 // are neighbors, so that most of what one reads the others find in the L1 cache.
 // Near the poles, where a row of owners has many times the partners of others, the warps of a block may have the same
 // owners, and a share of the partners each.
+// Everything is inlined: with a call in a kernel, even one that is never made, ptxas no longer knows that the lanes of
+// a warp are together, and every step pays for it (decision 0023).
 #pragma once
 
 #include <cstdint>
 
 #include "../../problem.h"
+#include "../tile_grid.h"
 #include "tensor_cores.cuh"
 #include "warp.cuh"
 
 namespace s2attn::cuda {
 
-constexpr int kTileRows = 2;  // of the gather table
-constexpr int kOctet = 8;
-
-// A block's owners: columns column .. column + kColumns - 1 of the table rows row and row + 1. Its warps have an octet
-// of columns each; or, where kSharing, all of them the same octet and a share of its partners. kRoles warps that follow
-// each other have the same octet and the same share, and share the work (backward_pair.cuh).
-template <int kOctets, bool kSharing, int kRoles_ = 1>
-struct TileOwners {
-  static constexpr int kColumns = kSharing ? kOctet : kOctet * kOctets;
-  static constexpr int kShares = kSharing ? kOctets : 1;
+// Of a warp. kRoles warps that follow each other have the same place, and share the work (pairs.cuh).
+template <int kOctets_, int kRoles_ = 1>
+struct TileOwners : TilePlace {
+  static constexpr int kOctets = kOctets_;
   static constexpr int kRoles = kRoles_;
 
-  int64_t batch;
-  int32_t head;
-  int32_t row;
-  int32_t column;
-
-  static __device__ int octet() { return kSharing ? 0 : threadIdx.x / (kWarp * kRoles); }
-  static __device__ int share() { return kSharing ? threadIdx.x / (kWarp * kRoles) : 0; }
-  // Shuffled, so that ptxas takes branches on it for those of whole warps.
-  static __device__ int role() {
-    return kRoles == 1 ? 0 : __shfl_sync(kFullMask, static_cast<int>(threadIdx.x / kWarp) % kRoles, 0);
+  // The same, but what is worked out of it is worked out again: after the partners were visited, that is less than to
+  // keep it, since spilled registers come back from where the partners have driven them.
+  __device__ TileOwners again() const {
+    TileOwners same = *this;
+    asm volatile("mov.u32 %0, %1;" : "=r"(same.row) : "r"(row));
+    asm volatile("mov.u32 %0, %1;" : "=r"(same.column) : "r"(column));
+    return same;
   }
+
+  static __device__ int role() { return kRoles == 1 ? 0 : warp_of_block() % kRoles; }
+  // Shuffled, so that ptxas takes branches on it for those of whole warps.
+  static __device__ int warp_of_block() { return __shfl_sync(kFullMask, static_cast<int>(threadIdx.x / kWarp), 0); }
 };
 
-__host__ __device__ inline int32_t table_rows(const GatherTable& table, Grid owners) {
-  return owners.nlat * table.residues;
-}
-__host__ __device__ inline int32_t table_columns(const GatherTable& table, Grid owners) {
-  return table.residues == 1 ? owners.nlon : owners.nlon / table.residues;  // divisions take long
-}
-__host__ __device__ inline uint32_t tiles_down(const GatherTable& table, Grid owners) {
-  return (table_rows(table, owners) + kTileRows - 1) / kTileRows;
-}
-__host__ __device__ inline uint32_t tiles_across(const GatherTable& table, Grid owners, int columns) {
-  return (table_columns(table, owners) + columns - 1) / columns;
+// Of this warp.
+template <int kOctets, int kRoles = 1>
+__device__ TileOwners<kOctets, kRoles> find_owners(const TileGrid& grid) {
+  using Owners = TileOwners<kOctets, kRoles>;
+  return {grid.place<kOctets>(blockIdx.x, Owners::warp_of_block() / kRoles)};
 }
 
-// Blocks of the first ranks of tile rows, counted from both poles in turns, whose warps share an octet.
-__host__ __device__ inline uint32_t sharing_blocks(const Shape& shape, const GatherTable& table, Grid owners,
-                                                   uint32_t ranks) {
-  return ranks * tiles_across(table, owners, kOctet) * shape.heads * static_cast<uint32_t>(shape.batch);
-}
+struct LaneOwner {
+  bool exists;     // where not, the rest is of another one, so that all lanes may read
+  uint32_t point;  // of its batch, (lat, lon) flattened
+  uint32_t lat;
+};
 
-// Rows alternate between the poles, from there to the equator: the longest windows start first.
+// Owner i (0 or 1) of this lane: row lane / 4 + 8 * i of its warp's tile.
 template <typename Owners>
-__device__ Owners find_tile(const Shape& shape, const GatherTable& table, Grid owners, uint32_t index,
-                            uint32_t first_rank) {
-  const uint32_t down = tiles_down(table, owners);
-  const uint32_t across = tiles_across(table, owners, Owners::kColumns);
-  const uint32_t column = index % across;
-  index /= across;
-  const uint32_t head = index % shape.heads;
-  index /= shape.heads;
-  const uint32_t batch = index % static_cast<uint32_t>(shape.batch);
-  const uint32_t rank = index / static_cast<uint32_t>(shape.batch) + first_rank;
-  const uint32_t row = rank % 2 ? down - 1 - rank / 2 : rank / 2;
-  return {batch, static_cast<int32_t>(head), static_cast<int32_t>(row * kTileRows),
-          static_cast<int32_t>(column * Owners::kColumns)};
-}
-
-// A call, so that the registers of the usual path are not given up for the other one's.
-template <typename Owners, typename Visit>
-__device__ __noinline__ void visit_apart(const Owners& tile, const Visit& visit) {
-  visit(tile);
-}
-
-// Calls visit(tile) with this block's owners. shared_ranks: of tile rows, whose blocks come first.
-template <int kOctets, int kRoles = 1, typename Visit>
-__device__ void with_owners(const Shape& shape, const GatherTable& table, Grid owners, uint32_t shared_ranks,
-                            const Visit& visit) {
-  const uint32_t sharing = sharing_blocks(shape, table, owners, shared_ranks);
-  if constexpr (kOctets > 1)
-    if (blockIdx.x < sharing)
-      return visit_apart(find_tile<TileOwners<kOctets, true, kRoles>>(shape, table, owners, blockIdx.x, 0), visit);
-  visit(find_tile<TileOwners<kOctets, false, kRoles>>(shape, table, owners, blockIdx.x - sharing, shared_ranks));
-}
-
-// Owner i (0 or 1) of this lane: row lane / 4 + 8 * i of its warp's tile. Returns its point, (batch, lat, lon)
-// flattened, or -1 where there is none.
-template <typename Owners>
-__device__ int64_t lane_owner(const Owners& tile, const GatherTable& table, Grid owners, int i) {
-  const int32_t row = tile.row + i, column = tile.column + tile.octet() * kOctet + lane_index() / 4;
-  if (row >= table_rows(table, owners) || column >= table_columns(table, owners)) return -1;
-  if (table.residues == 1) return (tile.batch * owners.nlat + row) * owners.nlon + column;
-  const int32_t lon = column * table.residues + row % table.residues;
-  return (tile.batch * owners.nlat + row / table.residues) * owners.nlon + lon;
+__device__ LaneOwner lane_owner(const Owners& tile, const TileGrid& grid, int i) {
+  const uint32_t row = tile.row + i, column = tile.column + lane_index() / 4;
+  const uint32_t existing_row = min(row, grid.rows - 1), existing_column = min(column, grid.columns - 1);
+  const uint32_t lat = grid.residues.quotient(existing_row), residue = existing_row - lat * grid.residues.divisor;
+  return {row < grid.rows && column < grid.columns, lat * grid.nlon + existing_column * grid.residues.divisor + residue,
+          lat};
 }
 
 struct PartnerSource {
-  const GatherTable& table;
+  GatherTable table;
   Grid partners;
-  int32_t rows;               // of the table
+  uint32_t rows;              // of the table
   const float* quad_weights;  // of the partners' latitudes; null: no weights
   float weight_scale;         // what they are multiplied by
   bool logarithms;            // whether steps get the logarithms to base 2 of that
@@ -200,7 +157,7 @@ struct PlanCursor {
   bool last = false;  // nothing is
 };
 
-__device__ inline ArcRange arc_range(const PartnerSource& source, int32_t row) {
+__device__ inline ArcRange arc_range(const PartnerSource& source, uint32_t row) {
   ArcRange range;
   if (row >= source.rows) return range;
   range.begin = source.table.arc_off[row];
@@ -208,9 +165,40 @@ __device__ inline ArcRange arc_range(const PartnerSource& source, int32_t row) {
   return range;
 }
 
-// The windows of the next 32 latitudes, a lane for each. column: the warp's first of the table.
-__device__ inline Window plan_windows(const PartnerSource& source, int32_t row, int32_t column, PlanCursor& cursor) {
+// Of one latitude and the arcs that were found on it. column: the warp's first of the table.
+__device__ inline Window window_of(const PartnerSource& source, uint32_t column, int32_t lat, bool exists,
+                                   FoundArc (&found)[kTileRows]) {
   const int32_t nlon = source.partners.nlon;
+  const float quad_weight = exists && source.quad_weights ? source.quad_weights[lat] : 1.0f;
+  int32_t low = INT32_MAX, high = INT32_MIN;
+#pragma unroll
+  for (FoundArc& arc : found) {
+    if (arc.length == 0) continue;
+    // arcs lie around their owners: let them not wrap there; a whole circle begins where it likes
+    if (arc.length == nlon) arc.first = -(nlon / 2);
+    if (arc.first > nlon / 2) arc.first -= nlon;
+    low = min(low, arc.first);
+    high = max(high, arc.first + arc.length);
+  }
+  Window window{static_cast<uint32_t>(lat * nlon), 0, 0, {0, 0}, {INT32_MIN / 2, INT32_MIN / 2},
+                quad_weight * source.weight_scale};
+  if (low < high) {
+    const int32_t lon = low + static_cast<int32_t>(column) * source.table.stride;
+    window.first_lon = lon < 0 ? lon + nlon : lon;
+    window.columns = high - low + (kOctet - 1) * source.table.stride;
+  }
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r)
+    if (found[r].length) {
+      window.first[r] = found[r].first - low;
+      window.last[r] = window.first[r] + found[r].length;
+    }
+  if (source.logarithms) window.weight = log2f(window.weight);
+  return window;
+}
+
+// The windows of the next 32 latitudes, a lane for each.
+__device__ inline Window plan_windows(const PartnerSource& source, uint32_t row, uint32_t column, PlanCursor& cursor) {
   ArcRange rows[kTileRows];
 #pragma unroll
   for (int r = 0; r < kTileRows; ++r) rows[r] = arc_range(source, row + r);
@@ -224,53 +212,56 @@ __device__ inline Window plan_windows(const PartnerSource& source, int32_t row, 
   cursor.lat = max(cursor.lat, min(min(rows[0].first_lat, rows[1].first_lat), last_lat + 1));
   const int32_t lat = cursor.lat + lane_index();
   const bool planned = lat <= last_lat;
-  const float quad_weight = planned && source.quad_weights ? source.quad_weights[lat] : 1.0f;
   FoundArc found[kTileRows] = {};
   if (planned) find_arcs(source.table.arcs, rows, lat, cursor.ordinal, found);
-  int32_t low = INT32_MAX, high = INT32_MIN;
-  bool more = false;
-#pragma unroll
-  for (int r = 0; r < kTileRows; ++r) {
-    more = more || found[r].more;
-    if (found[r].length == 0) continue;
-    // arcs lie around their owners: let them not wrap there; a whole circle begins where it likes
-    if (found[r].length == nlon) found[r].first = -(nlon / 2);
-    if (found[r].first > nlon / 2) found[r].first -= nlon;
-    low = min(low, found[r].first);
-    high = max(high, found[r].first + found[r].length);
-  }
-  Window window{static_cast<uint32_t>(lat * nlon), 0, 0, {0, 0}, {INT32_MIN / 2, INT32_MIN / 2},
-                quad_weight * source.weight_scale};
-  if (low < high) {
-    const int32_t lon = low + column * source.table.stride;
-    window.first_lon = lon < 0 ? lon + nlon : lon;
-    window.columns = high - low + (kOctet - 1) * source.table.stride;
-  }
-#pragma unroll
-  for (int r = 0; r < kTileRows; ++r)
-    if (found[r].length) {
-      window.first[r] = found[r].first - low;
-      window.last[r] = window.first[r] + found[r].length;
-    }
-  if (source.logarithms) window.weight = log2f(window.weight);
-  more = __any_sync(kFullMask, more);
+  const Window window = window_of(source, column, lat, planned, found);
+  const bool more = __any_sync(kFullMask, found[0].more || found[1].more);
   cursor.last = !more && cursor.lat + kWarp > last_lat;
   cursor.ordinal = more ? cursor.ordinal + 1 : 0;
   if (!more) cursor.lat += kWarp;
   return window;
 }
 
-// A tensor of partners: its first point of the batch and head, bytes from one point to the next, channels.
-template <typename storage_t>
-struct PartnerTensor {
-  const storage_t* first;
-  uint32_t pitch_bytes;
-  int32_t channels;
-
-  __device__ const storage_t* row(uint32_t point) const {
-    return reinterpret_cast<const storage_t*>(reinterpret_cast<const char*>(first) + uint64_t{point} * pitch_bytes);
+// All windows at once, where each row has one arc on each of its latitudes, which follow each other, and both together
+// have at most 32: nearly everywhere. Returns whether that is so. Only one read depends on another, for which a warp
+// waits.
+__device__ inline bool plan_at_once(const PartnerSource& source, uint32_t row, uint32_t column, Window& window) {
+  ArcRange rows[kTileRows];
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) rows[r] = arc_range(source, row + r);
+  const int32_t lane = lane_index();
+  int32_t fields[kTileRows][kArcFields] = {};
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r)
+    if (rows[r].begin < rows[r].end) {
+      const int32_t existing = min(rows[r].begin + lane, rows[r].end - 1);
+#pragma unroll
+      for (int i = 0; i < kArcFields; ++i) fields[r][i] = __ldg(source.table.arcs + int64_t{existing} * kArcFields + i);
+    }
+  int32_t first_lat[kTileRows], count[kTileRows];
+  bool plain = true;
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    count[r] = rows[r].end - rows[r].begin;
+    first_lat[r] = __shfl_sync(kFullMask, fields[r][0], 0);
+    plain = plain && (lane >= count[r] || fields[r][0] == first_lat[r] + lane);
+    if (count[r] == 0) first_lat[r] = INT32_MAX;
   }
-};
+  const int32_t base = min(first_lat[0], first_lat[1]);
+  FoundArc found[kTileRows];
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    const int32_t behind = count[r] == 0 ? 0 : first_lat[r] - base, ordinal = lane - behind;
+    const bool holds = ordinal >= 0 && ordinal < count[r];
+    plain = plain && behind + count[r] <= kWarp;
+    const int32_t first = __shfl_sync(kFullMask, fields[r][1], ordinal);
+    const int32_t length = __shfl_sync(kFullMask, fields[r][2], ordinal);
+    found[r] = {first, holds ? length : 0, false};
+  }
+  const auto lat = static_cast<int32_t>(static_cast<uint32_t>(base) + lane);  // any number where there are no arcs
+  window = window_of(source, column, lat, found[0].length + found[1].length > 0, found);
+  return __all_sync(kFullMask, plain);
+}
 
 // Which columns of a step are partners of this lane's two owners: bit c of held[i], counted from the lane's first one.
 struct ColumnMask {
@@ -304,24 +295,29 @@ struct Step {
 };
 
 // Calls visit.template operator()<groups>(step) until every window of the warp's owners, or its share of them, is
-// covered, with kGroups groups of columns at a time or, at the end of a window, fewer.
+// covered, with kGroups groups of columns at a time or, at the end of a window, fewer; and begin() once before. What
+// memory was asked for before the call arrives while the windows are planned, if begin() is the first to use it.
 // lane_column: the first of the columns that the lane has of a group.
-template <int kGroups, typename Owners, typename Visit>
-__device__ void visit_partners(const PartnerSource& source, const Owners& tile, int lane_column, const Visit& visit) {
+template <int kGroups, typename Owners, typename Begin, typename Visit>
+__device__ void visit_partners(const PartnerSource& source, const Owners& tile, int lane_column, const Begin& begin,
+                               const Visit& visit) {
   const int32_t stride = source.table.stride, nlon = source.partners.nlon;
   const int32_t lane_shift = lane_index() / 4 * stride - lane_column;
   const int32_t widest = nlon < kGroups * kGroupColumns ? 1 : kGroups;
   PlanCursor cursor;
-  do {
-    const Window planned = plan_windows(source, tile.row, tile.column + tile.octet() * kOctet, cursor);
+  Window planned;
+  cursor.last = plan_at_once(source, tile.row, tile.column, planned);
+  if (!cursor.last) planned.columns = 0;
+  begin();
+  while (true) {
     for (unsigned left = __ballot_sync(kFullMask, planned.columns > 0); left; left &= left - 1) {
       const Window window = planned.of_lane(__ffs(left) - 1);
       int32_t column = 0, end = window.columns;
-      if constexpr (Owners::kShares > 1) {
+      if (tile.shares > 1) {
         // as many steps for every share, so that all of them meet as often: what is beyond the window is masked
         const int32_t groups = (end + kGroupColumns - 1) / kGroupColumns;
-        const int32_t columns = (groups + Owners::kShares - 1) / Owners::kShares * kGroupColumns;
-        column = Owners::share() * columns;
+        const int32_t columns = (groups + Owners::kOctets - 1) / Owners::kOctets * kGroupColumns;
+        column = tile.share * columns;
         end = column + columns;
       }
       int32_t lon = window.first_lon + column;
@@ -342,8 +338,9 @@ __device__ void visit_partners(const PartnerSource& source, const Owners& tile, 
         column += kCount * kGroupColumns;
         lon += kCount * kGroupColumns;
       };
-      if (widest == kGroups)
-        while (column + (kGroups - 1) * kGroupColumns < end) step.template operator()<kGroups>();
+      if constexpr (kGroups > 1)
+        if (widest == kGroups)
+          while (column + (kGroups - 1) * kGroupColumns < end) step.template operator()<kGroups>();
       if constexpr (kGroups > 3)
         if (widest == kGroups && column + 2 * kGroupColumns < end) {
           step.template operator()<3>();
@@ -356,7 +353,9 @@ __device__ void visit_partners(const PartnerSource& source, const Owners& tile, 
         }
       while (column < end) step.template operator()<1>();
     }
-  } while (!cursor.last);
+    if (cursor.last) return;
+    planned = plan_windows(source, tile.row, tile.column, cursor);
+  }
 }
 
 // What a warp leaves in shared memory for the first share: its sums, and four more numbers.
@@ -367,23 +366,24 @@ constexpr int kMergedBytes = (kChannels / 2 + 4) * kWarp * static_cast<int>(size
 // all shares have of an owner lies in the same lane. merge(others) is given four more numbers of the other share and
 // returns what its sums are multiplied by. Returns whether this warp has the result.
 template <typename Owners, int kChannels, typename Merge>
-__device__ bool merge_shares(char* memory, TileSums<kChannels>& sums, const float (&more)[4], const Merge& merge) {
-  if constexpr (Owners::kShares == 1) return true;
+__device__ bool merge_shares(const Owners& tile, char* memory, TileSums<kChannels>& sums, const float (&more)[4],
+                             const Merge& merge) {
+  if (tile.shares == 1) return true;
   constexpr int kValues = kChannels / 2;
   constexpr int kOther = Owners::kRoles * (kValues + 4) * kWarp;  // from one share to the next
   float* values = reinterpret_cast<float*>(memory) + Owners::role() * (kValues + 4) * kWarp + lane_index();
   __syncthreads();
-  if (Owners::share() > 0) {
-    float* own = values + (Owners::share() - 1) * kOther;
+  if (tile.share > 0) {
+    float* own = values + (tile.share - 1) * kOther;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) own[i * kWarp] = sums.values[i / 4][i % 4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) own[(kValues + i) * kWarp] = more[i];
   }
   __syncthreads();
-  if (Owners::share() > 0) return false;
+  if (tile.share > 0) return false;
 #pragma unroll 1
-  for (int share = 1; share < Owners::kShares; ++share) {
+  for (int share = 1; share < tile.shares; ++share) {
     const float* other = values + (share - 1) * kOther;
     float others[4];
 #pragma unroll
@@ -397,8 +397,8 @@ __device__ bool merge_shares(char* memory, TileSums<kChannels>& sums, const floa
 }
 
 template <typename Owners, int kChannels>
-__device__ bool merge_shares(char* memory, TileSums<kChannels>& sums) {
-  return merge_shares<Owners>(memory, sums, {}, [](const float (&)[4]) { return float2{1.0f, 1.0f}; });
+__device__ bool merge_shares(const Owners& tile, char* memory, TileSums<kChannels>& sums) {
+  return merge_shares(tile, memory, sums, {}, [](const float (&)[4]) { return float2{1.0f, 1.0f}; });
 }
 
 }  // namespace s2attn::cuda

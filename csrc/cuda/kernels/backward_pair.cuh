@@ -42,60 +42,59 @@ using QueryPair = PairLayout<Tile, storage_t, 2, Tile::kChannels / 2>;
 template <typename Tile, typename storage_t>
 using KeyPair = PairLayout<Tile, storage_t, 1, Tile::kChannels>;
 
-// Of one block. The first warp of a pair has queries and keys, and p; the second one dy, values and their product.
-template <typename Tile, typename storage_t, typename Owners>
-__device__ void backward_of_query_pair(const BackwardParams& p, const Owners& tile) {
+// The first warp of a pair has queries and keys, and p; the second one dy, values and their product.
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    backward_query_pair(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
+#if S2ATTN_TILES
   using Layout = QueryPair<Tile, storage_t>;
   using Cores = typename Layout::Cores;
   using HalfCores = typename Layout::SumCores;
-  const int role = Owners::role();
+  const auto tile = find_owners<Tile::kOctets, 2>(grid);
+  const int role = tile.role();
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
   const HeadChannels multiplied = role ? out : in, summed = in.part(role, Tile::kChannels / 2);
-  const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
-                             lane_owner(tile, p.query_table, p.shape.query, 1)};
-  const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
-  const storage_t *owner_rows[2], *y_rows[2];
-  storage_t* dq_rows[2];
+  const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
+  const LaneOwner owners[2] = {lane_owner(tile, grid, 0), lane_owner(tile, grid, 1)};
+  const auto owner_tensor = multiplied.rows<storage_t>(role ? p.dy : p.q, first_query);
+  const auto y = out.rows<storage_t>(p.y, first_query);
+  const auto factor_tensor = multiplied.rows<storage_t>(role ? p.v : p.k, first_key);
+  const auto addend_tensor = summed.rows<storage_t>(p.k, first_key);
+  typename Cores::OwnerPackets packets, y_packets;
+  const auto statistics_row = [&](const LaneOwner& owner) {
+    return (first_query + owner.point) * p.shape.heads + tile.head;
+  };
   float statistics[2];  // the first warp has lse * log2(e) - weight_exponent, the second delta
+  Cores::read(packets, {owner_tensor.row(owners[0].point), owner_tensor.row(owners[1].point)}, multiplied.count);
+  if (role) Cores::read(y_packets, {y.row(owners[0].point), y.row(owners[1].point)}, y.channels);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    owner_rows[i] = multiplied.row<storage_t>(role ? p.dy : p.q, points[i]);
-    dq_rows[i] = summed.row<storage_t>(p.dq, points[i]);
-    y_rows[i] = out.row<storage_t>(p.y, points[i]);
-  }
-  typename Cores::OwnerTile loaded;
-  Cores::load(loaded, owner_rows, multiplied.count);
-  if (role) Cores::dot(loaded, y_rows, out.count, statistics);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (role)
-      statistics[i] = quad_sum(statistics[i]);
-    else
-      statistics[i] = points[i] < 0 ? 0.0f : p.lse[points[i] * p.shape.heads + tile.head] * kLog2E - p.weight_exponent;
-    if (!kCorrected<storage_t> && points[i] >= 0 && lane_index() % 4 == 0 && Owners::share() == 0)
-      p.workspace[2 * (points[i] * p.shape.heads + tile.head) + role] = statistics[i];
-  }
-  typename Layout::Parked owners;
-  Cores::park(owners, loaded, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+  for (int i = 0; i < 2; ++i) statistics[i] = p.lse[statistics_row(owners[i])];
+  typename Layout::Parked parked;
   typename HalfCores::SumTile dq;
-  const auto factor_tensor = multiplied.partners<storage_t>(role ? p.v : p.k, keys);
-  const auto addend_tensor = summed.partners<storage_t>(p.k, keys);
-  const PartnerSource source{p.query_table,
-                             p.shape.key,
-                             table_rows(p.query_table, p.shape.query),
-                             p.quad_weights,
-                             exp2f(-p.weight_exponent),
+  const auto begin = [&] {
+    typename Cores::OwnerTile arranged;
+    Cores::arrange(arranged, packets, multiplied.count);
+    Cores::park(parked, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+    if (role) Cores::dot(arranged, y_packets, statistics);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      statistics[i] = role ? quad_sum(statistics[i]) : statistics[i] * kLog2E - p.weight_exponent;
+      if (!kCorrected<storage_t> && owners[i].exists && lane_index() % 4 == 0 && tile.share == 0)
+        p.workspace[2 * statistics_row(owners[i]) + role] = statistics[i];
+    }
+  };
+  const PartnerSource source{p.query_table,         p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent),
                              !kCorrected<storage_t>};
   typename Layout::Exchange exchange(shared_memory() + Layout::kExchange);
   WeightSums sums[2];
-  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+  visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     typename Cores::template Factors<kCount> factors;
     typename HalfCores::template Addends<kCount> addends;
     Cores::load(factors, [&](int column) { return factor_tensor.row(step.point(column)); }, factor_tensor.channels);
     HalfCores::load_addends(
         addends, [&](int column) { return addend_tensor.row(step.point(column)); }, addend_tensor.channels);
     float own[kCount][4] = {};
-    Cores::scores(owners, factors, own);
+    Cores::scores(parked, factors, own);
     const auto for_each = [&](const auto& visit) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
@@ -130,66 +129,59 @@ __device__ void backward_of_query_pair(const BackwardParams& p, const Owners& ti
     return float2{1.0f, 1.0f};
   };
   const float more[4] = {sums[0].probability, sums[1].probability, sums[0].gradient, sums[1].gradient};
-  if (!merge_shares<Owners>(shared_memory(), dq, more, merged)) return;
+  if (!merge_shares(tile, shared_memory(), dq, more, merged)) return;
+  const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
+  const auto dq_channels = summed.rows<storage_t>(p.dq, first_query);
+  storage_t* dq_rows[2];
   float factors[2] = {1.0f, 1.0f};
-  if constexpr (kCorrected<storage_t>)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
+    dq_rows[i] = written[i].exists && p.dq ? dq_channels.row(written[i].point) : nullptr;
+    if constexpr (kCorrected<storage_t>) {
       const WeightSums all{quad_sum(sums[i].probability), quad_sum(sums[i].gradient)};
       factors[i] = all.factor();
-      if (points[i] < 0 || lane_index() % 4 != 0) continue;
+      if (!written[i].exists || lane_index() % 4 != 0) continue;
       const float2 corrected = all.corrected({statistics[i], statistics[i]});
-      p.workspace[2 * (points[i] * p.shape.heads + tile.head) + role] = role ? corrected.y : corrected.x;
+      p.workspace[2 * statistics_row(written[i]) + role] = role ? corrected.y : corrected.x;
     }
+  }
   HalfCores::store(dq, factors, dq_rows, summed.count);
-}
-
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_query_pair(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
-#if S2ATTN_TILES
-  with_owners<Tile::kOctets, 2>(p.shape, p.query_table, p.shape.query, shared_ranks,
-                                [&](const auto& tile) { backward_of_query_pair<Tile, storage_t>(p, tile); });
 #endif
 }
 
-// Of one block. The first warp of a pair has keys and queries, and sums dv; the second one values and dy, and sums dk.
-template <typename Tile, typename storage_t, typename Owners>
-__device__ void backward_of_key_pair(const BackwardParams& p, const Owners& tile) {
+// The first warp of a pair has keys and queries, and sums dv; the second one values and dy, and sums dk.
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    backward_key_pair(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
+#if S2ATTN_TILES
   using Layout = KeyPair<Tile, storage_t>;
   using Cores = typename Layout::Cores;
-  const int role = Owners::role();
+  const auto tile = find_owners<Tile::kOctets, 2>(grid);
+  const int role = tile.role();
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
   const HeadChannels multiplied = role ? out : in, summed = role ? in : out;
-  const int64_t points[2] = {lane_owner(tile, p.key_table, p.shape.key, 0),
-                             lane_owner(tile, p.key_table, p.shape.key, 1)};
-  const int64_t queries = tile.batch * p.shape.query.nlat * p.shape.query.nlon;
-  const storage_t* owner_rows[2];
-  storage_t* sum_rows[2];
-  float weights[2];  // of the owner: what the sums are multiplied by, and log2 of what every p is multiplied by
-  float factors[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    owner_rows[i] = multiplied.row<storage_t>(role ? p.v : p.k, points[i]);
-    sum_rows[i] = summed.row<storage_t>(role ? p.dk : p.dv, points[i]);
-    const int32_t lat = (tile.row + i) / p.key_table.residues;
-    const float weight = points[i] < 0 ? 1.0f : p.quad_weights[lat] * exp2f(-p.weight_exponent);
-    // half types multiply every p: sums without the weight could be beyond float16
-    weights[i] = kCorrected<storage_t> ? 0.0f : log2f(weight);
-    factors[i] = kCorrected<storage_t> ? weight : 1.0f;
-  }
-  typename Cores::OwnerTile loaded;
-  Cores::load(loaded, owner_rows, multiplied.count);
-  typename Layout::Parked owners;
-  Cores::park(owners, loaded, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+  const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
+  const LaneOwner owners[2] = {lane_owner(tile, grid, 0), lane_owner(tile, grid, 1)};
+  const auto owner_tensor = multiplied.rows<storage_t>(role ? p.v : p.k, first_key);
+  const auto factor_tensor = multiplied.rows<storage_t>(role ? p.dy : p.q, first_query);
+  const auto addend_tensor = summed.rows<storage_t>(role ? p.q : p.dy, first_query);
+  typename Cores::OwnerPackets packets;
+  KeyWeights<storage_t> weights;
+  Cores::read(packets, {owner_tensor.row(owners[0].point), owner_tensor.row(owners[1].point)}, multiplied.count);
+  weights.read(p, owners);
+  typename Layout::Parked parked;
   typename Cores::SumTile sums;
-  const auto factor_tensor = multiplied.partners<storage_t>(role ? p.dy : p.q, queries);
-  const auto addend_tensor = summed.partners<storage_t>(role ? p.q : p.dy, queries);
+  const auto begin = [&] {
+    weights.arrange(p);
+    typename Cores::OwnerTile arranged;
+    Cores::arrange(arranged, packets, multiplied.count);
+    Cores::park(parked, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+  };
   // of every query the first warp reads the first number, the second one the second
-  const float* statistics_of_head = p.workspace + 2 * (queries * p.shape.heads + tile.head) + role;
-  const PartnerSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr, 1.0f, true};
+  const float* statistics_of_head = p.workspace + 2 * (first_query * p.shape.heads + tile.head) + role;
+  const PartnerSource source{p.key_table, p.shape.query, grid.rows, nullptr, 1.0f, true};
   typename Layout::Exchange exchange(shared_memory() + Layout::kExchange);
-  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+  visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     typename Cores::template Factors<kCount> factors;
     typename Cores::template Addends<kCount> addends;
     float statistics[kCount][2];
@@ -200,9 +192,9 @@ __device__ void backward_of_key_pair(const BackwardParams& p, const Owners& tile
       for (int e = 0; e < 2; ++e)
         statistics[i][e] =
             __ldg(statistics_of_head + step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
-                                           (2 * static_cast<uint64_t>(p.shape.heads)));
+                                           (2 * uint64_t{static_cast<uint32_t>(p.shape.heads)}));
     float own[kCount][4] = {};
-    Cores::scores(owners, factors, own);
+    Cores::scores(parked, factors, own);
     Cores::load_addends(
         addends, [&](int column) { return addend_tensor.row(step.point(column)); }, addend_tensor.channels);
     if (role == 0) {
@@ -210,7 +202,7 @@ __device__ void backward_of_key_pair(const BackwardParams& p, const Owners& tile
       for (int i = 0; i < kCount; ++i)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float exponent = own[i][e] * kLog2E + (weights[e / 2] - statistics[i][e % 2]);
+          const float exponent = own[i][e] * kLog2E + (weights.logarithms[e / 2] - statistics[i][e % 2]);
           const bool held = step.mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
           own[i][e] = held ? exp2_approximate(exponent) : 0.0f;
         }
@@ -227,15 +219,15 @@ __device__ void backward_of_key_pair(const BackwardParams& p, const Owners& tile
     }
     Cores::accumulate(sums, own, addends);
   });
-  if (merge_shares<Owners>(shared_memory(), sums)) Cores::store(sums, factors, sum_rows, summed.count);
-}
-
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_key_pair(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
-#if S2ATTN_TILES
-  with_owners<Tile::kOctets, 2>(p.shape, p.key_table, p.shape.key, shared_ranks,
-                                [&](const auto& tile) { backward_of_key_pair<Tile, storage_t>(p, tile); });
+  if (!merge_shares(tile, shared_memory(), sums)) return;
+  const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
+  void* gradient = role ? p.dk : p.dv;
+  const auto gradient_channels = summed.rows<storage_t>(gradient, first_key);
+  storage_t* gradient_rows[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    gradient_rows[i] = written[i].exists && gradient ? gradient_channels.row(written[i].point) : nullptr;
+  Cores::store(sums, weights.factors, gradient_rows, summed.count);
 #endif
 }
 

@@ -1,5 +1,5 @@
 // Computes: per query and head (lse * log2(e) - weight_exponent, delta) with delta = dy . y, which all backward kernels
-//   read.
+//   read. Tiles of query owners make them themselves (backward_tile.cuh, backward_pair.cuh).
 //   backward_statistics takes lse as the forward saved it.
 //   backward_statistics_two_pass finds it anew, in a pass for the maximum and one for the sum, and needs no saved one.
 // Layout: NHWC, contiguous; heads packed in the channels.

@@ -1,5 +1,5 @@
 // Computes: what backward_gather computes, of query and key owners each in a kernel of its own.
-// Layout, Mapping, Requires: as forward_tile; backward_statistics runs before.
+// Layout, Mapping, Requires: as forward_tile; statistics for the key owners, which the query owners leave.
 // Numerics: as forward_tile; weights p and their gradients ds are rounded to the storage type before they multiply
 //   partners (float32: split, not rounded), so float16 loses gradients below 2^-24 unless the loss is scaled.
 //   Deterministic: each owner sums its partners in one order.
@@ -10,44 +10,44 @@
 
 namespace s2attn::cuda {
 
-// Of one block.
-template <typename Tile, typename storage_t, typename Owners>
-__device__ void backward_of_query_tile(const BackwardParams& p, const Owners& tile) {
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    backward_query_tile(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
+#if S2ATTN_TILES
   using Cores = TensorCores<storage_t, Tile::kChannels>;
-  const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
-                             lane_owner(tile, p.query_table, p.shape.query, 1)};
-  const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
-  const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
-  const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels,
-                channel_out = int64_t{tile.head} * p.shape.channels_out;
-  const storage_t *query_rows[2], *dy_rows[2];
-  storage_t* dq_rows[2];
+  const auto tile = find_owners<Tile::kOctets>(grid);
+  const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
+  const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
+  const LaneOwner owners[2] = {lane_owner(tile, grid, 0), lane_owner(tile, grid, 1)};
+  const auto q = in.rows<storage_t>(p.q, first_query), k = in.rows<storage_t>(p.k, first_key);
+  const auto dy = out.rows<storage_t>(p.dy, first_query), v = out.rows<storage_t>(p.v, first_key);
+  const auto y = out.rows<storage_t>(p.y, first_query);
+  typename Cores::OwnerPackets query_packets, dy_packets, y_packets;
+  const auto head_row = [&](const LaneOwner& owner) { return (first_query + owner.point) * p.shape.heads + tile.head; };
   float2 statistics[2];
+  Cores::read(query_packets, {q.row(owners[0].point), q.row(owners[1].point)}, q.channels);
+  Cores::read(dy_packets, {dy.row(owners[0].point), dy.row(owners[1].point)}, dy.channels);
+  Cores::read(y_packets, {y.row(owners[0].point), y.row(owners[1].point)}, y.channels);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int64_t point = points[i];
-    query_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.q) + point * pitch + channel;
-    dy_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.dy) + point * pitch_out + channel_out;
-    dq_rows[i] = point < 0 || !p.dq ? nullptr : static_cast<storage_t*>(p.dq) + point * pitch + channel;
-    statistics[i] = point < 0 ? float2{} : query_statistics(p)[point * p.shape.heads + tile.head];
-  }
-  typename Cores::OwnerTile queries, dy;
-  Cores::load(queries, query_rows, p.shape.channels);
-  Cores::load(dy, dy_rows, p.shape.channels_out);
+  for (int i = 0; i < 2; ++i) statistics[i].x = p.lse[head_row(owners[i])];
+  typename Cores::OwnerTile queries, dys;
   typename Cores::SumTile dq;
-  const PartnerTensor<storage_t> k{static_cast<const storage_t*>(p.k) + keys * pitch + channel,
-                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
-  const PartnerTensor<storage_t> v{static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out,
-                                   static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
-  const PartnerSource source{p.query_table,
-                             p.shape.key,
-                             table_rows(p.query_table, p.shape.query),
-                             p.quad_weights,
-                             exp2f(-p.weight_exponent),
+  const PartnerSource source{p.query_table,         p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent),
                              !kCorrected<storage_t>};
+  const auto begin = [&] {
+    Cores::arrange(queries, query_packets, q.channels);
+    Cores::arrange(dys, dy_packets, dy.channels);
+    float deltas[2];
+    Cores::dot(dys, y_packets, deltas);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      statistics[i] = {statistics[i].x * kLog2E - p.weight_exponent, quad_sum(deltas[i])};
+      if (!kCorrected<storage_t> && owners[i].exists && lane_index() % 4 == 0 && tile.share == 0)
+        query_statistics(p)[head_row(owners[i])] = statistics[i];
+    }
+  };
   WeightSums sums[2];
-  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+  visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     const float weight = step.weight;
     const ColumnMask& mask = step.mask;
     const auto k_row = [&](int column) { return k.row(step.point(column)); };
@@ -57,7 +57,7 @@ __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& ti
     Cores::load(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
     float s[kCount][4] = {}, ds[kCount][4] = {};
     Cores::scores(queries, keys, s);
-    Cores::scores(dy, values, ds);
+    Cores::scores(dys, values, ds);
     Cores::reload_addends(addends, keys, k_row, k.channels);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -79,67 +79,72 @@ __device__ void backward_of_query_tile(const BackwardParams& p, const Owners& ti
     return float2{1.0f, 1.0f};
   };
   const float more[4] = {sums[0].probability, sums[1].probability, sums[0].gradient, sums[1].gradient};
-  if (!merge_shares<Owners>(shared_memory(), dq, more, merged)) return;
+  if (!merge_shares(tile, shared_memory(), dq, more, merged)) return;
+  const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
+  const auto dq_channels = in.rows<storage_t>(p.dq, first_query);
+  storage_t* dq_rows[2];
   float factors[2] = {1.0f, 1.0f};
-  if constexpr (kCorrected<storage_t>)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
+    dq_rows[i] = written[i].exists && p.dq ? dq_channels.row(written[i].point) : nullptr;
+    if constexpr (kCorrected<storage_t>) {
       const WeightSums all{quad_sum(sums[i].probability), quad_sum(sums[i].gradient)};
       factors[i] = all.factor();
-      if (points[i] >= 0 && lane_index() % 4 == 0)
-        query_statistics(p)[points[i] * p.shape.heads + tile.head] = all.corrected(statistics[i]);
+      if (written[i].exists && lane_index() % 4 == 0)
+        query_statistics(p)[head_row(written[i])] = all.corrected(statistics[i]);
     }
-  Cores::store(dq, factors, dq_rows, p.shape.channels);
-}
-
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_query_tile(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
-#if S2ATTN_TILES
-  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, shared_ranks,
-                             [&](const auto& tile) { backward_of_query_tile<Tile, storage_t>(p, tile); });
+  }
+  Cores::store(dq, factors, dq_rows, in.count);
 #endif
 }
 
-// Of one block.
-template <typename Tile, typename storage_t, typename Owners>
-__device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile) {
-  using Cores = TensorCores<storage_t, Tile::kChannels>;
-  const int64_t points[2] = {lane_owner(tile, p.key_table, p.shape.key, 0),
-                             lane_owner(tile, p.key_table, p.shape.key, 1)};
-  const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
-  const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
-  const int64_t queries = tile.batch * p.shape.query.nlat * p.shape.query.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels,
-                channel_out = int64_t{tile.head} * p.shape.channels_out;
-  const storage_t *key_rows[2], *value_rows[2];
-  storage_t *dk_rows[2], *dv_rows[2];
-  float weights[2];  // of the owner: what the sums are multiplied by, and log2 of what every p is multiplied by
+// What a lane's two keys are weighted by: every p, as a logarithm to base 2, and the sums. float32 multiplies the sums;
+// half types multiply every p, since sums without the weight could be beyond float16.
+template <typename storage_t>
+struct KeyWeights {
+  float logarithms[2];
   float factors[2];
+
+  __device__ void read(const BackwardParams& p, const LaneOwner (&owners)[2]) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int64_t point = points[i];
-    key_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.k) + point * pitch + channel;
-    value_rows[i] = point < 0 ? nullptr : static_cast<const storage_t*>(p.v) + point * pitch_out + channel_out;
-    dk_rows[i] = point < 0 || !p.dk ? nullptr : static_cast<storage_t*>(p.dk) + point * pitch + channel;
-    dv_rows[i] = point < 0 || !p.dv ? nullptr : static_cast<storage_t*>(p.dv) + point * pitch_out + channel_out;
-    const int32_t lat = (tile.row + i) / p.key_table.residues;
-    const float weight = point < 0 ? 1.0f : p.quad_weights[lat] * exp2f(-p.weight_exponent);
-    // half types multiply every p: sums without the weight could be beyond float16
-    weights[i] = kCorrected<storage_t> ? 0.0f : log2f(weight);
-    factors[i] = kCorrected<storage_t> ? weight : 1.0f;
+    for (int i = 0; i < 2; ++i) factors[i] = p.quad_weights[owners[i].lat];
   }
+  __device__ void arrange(const BackwardParams& p) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float weight = factors[i] * exp2f(-p.weight_exponent);
+      logarithms[i] = kCorrected<storage_t> ? 0.0f : log2f(weight);
+      factors[i] = kCorrected<storage_t> ? weight : 1.0f;
+    }
+  }
+};
+
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    backward_key_tile(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
+#if S2ATTN_TILES
+  using Cores = TensorCores<storage_t, Tile::kChannels>;
+  const auto tile = find_owners<Tile::kOctets>(grid);
+  const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
+  const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
+  const LaneOwner owners[2] = {lane_owner(tile, grid, 0), lane_owner(tile, grid, 1)};
+  const auto q = in.rows<storage_t>(p.q, first_query), k = in.rows<storage_t>(p.k, first_key);
+  const auto dy = out.rows<storage_t>(p.dy, first_query), v = out.rows<storage_t>(p.v, first_key);
+  typename Cores::OwnerPackets key_packets, value_packets;
+  KeyWeights<storage_t> weights;
+  Cores::read(key_packets, {k.row(owners[0].point), k.row(owners[1].point)}, k.channels);
+  Cores::read(value_packets, {v.row(owners[0].point), v.row(owners[1].point)}, v.channels);
+  weights.read(p, owners);
   typename Cores::OwnerTile keys, values;
-  Cores::load(keys, key_rows, p.shape.channels);
-  Cores::load(values, value_rows, p.shape.channels_out);
   typename Cores::SumTile dk, dv;
-  const PartnerTensor<storage_t> q{static_cast<const storage_t*>(p.q) + queries * pitch + channel,
-                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
-  const PartnerTensor<storage_t> dy{static_cast<const storage_t*>(p.dy) + queries * pitch_out + channel_out,
-                                    static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
-  const float2* query_statistics_of_head = query_statistics(p) + queries * p.shape.heads + tile.head;
-  const PartnerSource source{p.key_table, p.shape.query, table_rows(p.key_table, p.shape.key), nullptr, 1.0f, true};
-  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+  const float2* statistics_of_head = query_statistics(p) + (first_query * p.shape.heads + tile.head);
+  const PartnerSource source{p.key_table, p.shape.query, grid.rows, nullptr, 1.0f, true};
+  const auto begin = [&] {
+    Cores::arrange(keys, key_packets, k.channels);
+    Cores::arrange(values, value_packets, v.channels);
+    weights.arrange(p);
+  };
+  visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     const auto q_row = [&](int column) { return q.row(step.point(column)); };
     const auto dy_row = [&](int column) { return dy.row(step.point(column)); };
     typename Cores::template Factors<kCount> q_factors, dy_factors;
@@ -150,9 +155,9 @@ __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        statistics[i][e] = __ldg(query_statistics_of_head +
-                                 step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
-                                     static_cast<uint64_t>(p.shape.heads));
+        statistics[i][e] =
+            __ldg(statistics_of_head + step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
+                                           uint64_t{static_cast<uint32_t>(p.shape.heads)});
     Cores::load(dy_factors, dy_row, dy.channels);
     float probabilities[kCount][4] = {}, ds[kCount][4] = {};
     Cores::scores(keys, q_factors, probabilities);
@@ -162,7 +167,7 @@ __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float exponent = probabilities[i][e] * kLog2E + (weights[e / 2] - statistics[i][e % 2].x);
+        const float exponent = probabilities[i][e] * kLog2E + (weights.logarithms[e / 2] - statistics[i][e % 2].x);
         const bool held = step.mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
         probabilities[i][e] = held ? exp2_approximate(exponent) : 0.0f;
         ds[i][e] = probabilities[i][e] * (ds[i][e] - statistics[i][e % 2].y);
@@ -172,16 +177,16 @@ __device__ void backward_of_key_tile(const BackwardParams& p, const Owners& tile
     Cores::reload_addends(q_addends, q_factors, q_row, q.channels);
     Cores::accumulate(dk, ds, q_addends);
   });
-  if (merge_shares<Owners>(shared_memory(), dk)) Cores::store(dk, factors, dk_rows, p.shape.channels);
-  if (merge_shares<Owners>(shared_memory(), dv)) Cores::store(dv, factors, dv_rows, p.shape.channels_out);
-}
-
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    backward_key_tile(const __grid_constant__ BackwardParams p, uint32_t shared_ranks) {
-#if S2ATTN_TILES
-  with_owners<Tile::kOctets>(p.shape, p.key_table, p.shape.key, shared_ranks,
-                             [&](const auto& tile) { backward_of_key_tile<Tile, storage_t>(p, tile); });
+  const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
+  const auto store = [&](const auto& sums, void* tensor, const HeadChannels& channels) {
+    const auto gradient = channels.rows<storage_t>(tensor, first_key);
+    storage_t* rows[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) rows[i] = written[i].exists && tensor ? gradient.row(written[i].point) : nullptr;
+    Cores::store(sums, weights.factors, rows, channels.count);
+  };
+  if (merge_shares(tile, shared_memory(), dk)) store(dk, p.dk, in);
+  if (merge_shares(tile, shared_memory(), dv)) store(dv, p.dv, out);
 #endif
 }
 

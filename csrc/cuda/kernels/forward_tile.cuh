@@ -1,8 +1,11 @@
 // Computes: what forward_gather computes.
 // Layout: NHWC, contiguous; heads packed in the channels; channels a multiple of 16 bytes, tensors aligned to 16 bytes.
-// Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/windows.cuh).
+// Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/windows.cuh), or per pair of
+//   warps: then each has half of the channels, of the products of queries and keys, whose sums they exchange and add
+//   up, and of the values that it sums. That is half of the registers, and both have the same weights to the bit.
 // Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to the next below 2^31; 8
-//   longitudes of keys; where octets are shared, kMergedBytes of dynamic shared memory for all warps but one.
+//   longitudes of keys; ForwardLayout::kBytes of dynamic shared memory, or, where octets are shared, kMergedBytes for
+//   all shares but one.
 // Numerics: products as device/tensor_cores.cuh states, everything else in float32. The maximum that scores are taken
 //   relative to is raised only when a score exceeds it by 2^8: exp2 of less cannot overflow, and the quotient does not
 //   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose windows hold it.
@@ -10,6 +13,8 @@
 
 #include <cmath>
 
+#include "../device/heads.cuh"
+#include "../device/pairs.cuh"
 #include "../device/windows.cuh"
 #include "launch_bounds.cuh"
 
@@ -65,21 +70,21 @@ struct TileSoftmax {
 
   // Adds what the other shares found of the same owners; false for all but the first.
   template <typename Owners>
-  __device__ bool merge(char* memory) {
-    return merge_shares<Owners>(memory, sums, {maximum[0], maximum[1], normalizer[0], normalizer[1]},
-                                [this](const float (&others)[4]) {
-                                  float own[2], factors[2];
+  __device__ bool merge(const Owners& tile, char* memory) {
+    return merge_shares(tile, memory, sums, {maximum[0], maximum[1], normalizer[0], normalizer[1]},
+                        [this](const float (&others)[4]) {
+                          float own[2], factors[2];
 #pragma unroll
-                                  for (int i = 0; i < 2; ++i) {
-                                    const float raised = fmaxf(maximum[i], others[i]);
-                                    own[i] = exp2_approximate(maximum[i] - raised);
-                                    factors[i] = exp2_approximate(others[i] - raised);
-                                    normalizer[i] = normalizer[i] * own[i] + others[2 + i] * factors[i];
-                                    maximum[i] = raised;
-                                  }
-                                  sums.scale(own[0], own[1]);
-                                  return float2{factors[0], factors[1]};
-                                });
+                          for (int i = 0; i < 2; ++i) {
+                            const float raised = fmaxf(maximum[i], others[i]);
+                            own[i] = exp2_approximate(maximum[i] - raised);
+                            factors[i] = exp2_approximate(others[i] - raised);
+                            normalizer[i] = normalizer[i] * own[i] + others[2 + i] * factors[i];
+                            maximum[i] = raised;
+                          }
+                          sums.scale(own[0], own[1]);
+                          return float2{factors[0], factors[1]};
+                        });
   }
 
  private:
@@ -101,66 +106,74 @@ __device__ inline char* shared_memory() {
   return shared;
 }
 
-// Of one block.
-template <typename Tile, typename storage_t, typename Owners>
-__device__ void forward_of_tile(const ForwardParams& p, const Owners& tile) {
-  using Cores = TensorCores<storage_t, Tile::kChannels>;
-  const int64_t points[2] = {lane_owner(tile, p.query_table, p.shape.query, 0),
-                             lane_owner(tile, p.query_table, p.shape.query, 1)};
-  const int64_t pitch = int64_t{p.shape.heads} * p.shape.channels;
-  const int64_t pitch_out = int64_t{p.shape.heads} * p.shape.channels_out;
-  const int64_t keys = tile.batch * p.shape.key.nlat * p.shape.key.nlon;
-  const int64_t channel = int64_t{tile.head} * p.shape.channels,
-                channel_out = int64_t{tile.head} * p.shape.channels_out;
-  const auto* q = static_cast<const storage_t*>(p.q) + channel;
-  auto* y = static_cast<storage_t*>(p.y) + channel_out;
-  const storage_t* query_rows[2];
-  storage_t* output_rows[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    query_rows[i] = points[i] < 0 ? nullptr : q + points[i] * pitch;
-    output_rows[i] = points[i] < 0 ? nullptr : y + points[i] * pitch_out;
-  }
+// What a warp has of the channels, and the shared memory of a block, where pairs exchange scores.
+template <typename Tile, typename storage_t>
+struct ForwardLayout {
+  static constexpr int kChannels = Tile::kChannels / Tile::kRoles;
+  using Cores = TensorCores<storage_t, kChannels>;
+  using Exchange = PairExchange<Tile::kOctets, 2, Tile::kGroups>;
+  static constexpr int kBytes = Tile::kRoles == 2 ? Exchange::kBytes : 0;
+  static constexpr int kMerged = kMergedBytes<kChannels>;  // of a warp
+};
+
+template <typename Tile, typename storage_t>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    forward_tile(const __grid_constant__ ForwardParams p, const __grid_constant__ TileGrid grid) {
+#if S2ATTN_TILES
+  using Layout = ForwardLayout<Tile, storage_t>;
+  using Cores = typename Layout::Cores;
+  const auto tile = find_owners<Tile::kOctets, Tile::kRoles>(grid);
+  const int role = tile.role();
+  const auto channels_of_warp = [&](int32_t channels) {
+    const HeadChannels all(p.shape, tile.head, channels);
+    return Tile::kRoles == 1 ? all : all.part(role, Layout::kChannels);
+  };
+  const HeadChannels in = channels_of_warp(p.shape.channels), out = channels_of_warp(p.shape.channels_out);
+  const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
+  const LaneOwner owners[2] = {lane_owner(tile, grid, 0), lane_owner(tile, grid, 1)};
+  const auto q = in.rows<storage_t>(p.q, first_query);
+  const auto k = in.rows<storage_t>(p.k, first_key), v = out.rows<storage_t>(p.v, first_key);
+  typename Cores::OwnerPackets packets;
+  Cores::read(packets, {q.row(owners[0].point), q.row(owners[1].point)}, q.channels);
   typename Cores::OwnerTile queries;
-  Cores::load(queries, query_rows, p.shape.channels);
   TileSoftmax<Cores> softmax;
-  const PartnerTensor<storage_t> k{static_cast<const storage_t*>(p.k) + keys * pitch + channel,
-                                   static_cast<uint32_t>(pitch * sizeof(storage_t)), p.shape.channels};
-  const PartnerTensor<storage_t> v{static_cast<const storage_t*>(p.v) + keys * pitch_out + channel_out,
-                                   static_cast<uint32_t>(pitch_out * sizeof(storage_t)), p.shape.channels_out};
-  const PartnerSource source{
-      p.query_table, p.shape.key, table_rows(p.query_table, p.shape.query), p.quad_weights, exp2f(-p.weight_exponent),
-      true};
-  visit_partners<Tile::kGroups, Owners>(source, tile, Cores::first_column(), [&]<int kCount>(const Step& step) {
+  const PartnerSource source{p.query_table, p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent), true};
+  typename Layout::Exchange exchange(shared_memory());
+  const auto begin = [&] { Cores::arrange(queries, packets, q.channels); };
+  visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     typename Cores::template Factors<kCount> keys;
     typename Cores::template Addends<kCount> values;
     Cores::load(keys, [&](int column) { return k.row(step.point(column)); }, k.channels);
     Cores::load_addends(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
     float s[kCount][4] = {};
     Cores::scores(queries, keys, s);
+    if constexpr (Tile::kRoles == 2) {
+      float other[kCount][4];
+      exchange.swap(role, s, other);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[i][e] += other[i][e];
+    }
     softmax.exponentiate(s, step.mask, step.weight);
     Cores::accumulate(softmax.sums, s, values);
   });
-  if (!softmax.template merge<Owners>(shared_memory())) return;
+  if (!softmax.merge(tile, shared_memory())) return;
+  const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
+  const auto y = out.rows<storage_t>(p.y, first_query);
+  storage_t* output_rows[2];
   float factors[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    output_rows[i] = written[i].exists ? y.row(written[i].point) : nullptr;
     const float normalizer = quad_sum(softmax.normalizer[i]);
     const bool empty = normalizer == 0.0f;
     factors[i] = empty ? 0.0f : 1.0f / normalizer;
-    if (points[i] >= 0 && lane_index() % 4 == 0)
-      p.lse[points[i] * p.shape.heads + tile.head] =
+    if (written[i].exists && lane_index() % 4 == 0 && role == 0)
+      p.lse[(first_query + written[i].point) * p.shape.heads + tile.head] =
           empty ? -INFINITY : (softmax.maximum[i] + log2f(normalizer) + p.weight_exponent) * kLn2;
   }
-  Cores::store(softmax.sums, factors, output_rows, p.shape.channels_out);
-}
-
-template <typename Tile, typename storage_t>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    forward_tile(const __grid_constant__ ForwardParams p, uint32_t shared_ranks) {
-#if S2ATTN_TILES
-  with_owners<Tile::kOctets>(p.shape, p.query_table, p.shape.query, shared_ranks,
-                             [&](const auto& tile) { forward_of_tile<Tile, storage_t>(p, tile); });
+  Cores::store(softmax.sums, factors, output_rows, y.channels);
 #endif
 }
 

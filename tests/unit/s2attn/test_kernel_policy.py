@@ -227,9 +227,9 @@ TILES: dict[tuple[int, int, int], tuple[tuple[int, tuple[int, int, int]], ...]] 
     (4, 32, 0): ((400, (4, 2, 3)),),
     (4, 32, 1): ((400, (4, 2, 2)),),
     (4, 32, 2): ((400, (4, 2, 2)),),
-    (2, 64, 0): ((4, (2, 2, 8)), (7, (4, 2, 4)), (400, (4, 4, 3))),
-    (2, 64, 1): ((4, (2, 2, 8)), (7, (4, 2, 4)), (400, (4, 4, 3))),
-    (2, 64, 2): ((4, (2, 2, 6)), (400, (4, 2, 3))),
+    (2, 64, 0): ((7, (4, 2, 4)), (400, (4, 4, 3))),
+    (2, 64, 1): ((7, (4, 2, 4)), (400, (4, 4, 3))),
+    (2, 64, 2): ((400, (4, 2, 3)),),
     (4, 64, 0): ((400, (4, 2, 2)),),
     (4, 64, 1): ((400, (2, 2, 3)),),
     (4, 64, 2): ((400, (2, 2, 3)),),
@@ -304,11 +304,11 @@ def test_a_measurement_holds_for_the_widths_it_was_made_with(chooser: Path, widt
 
 
 def test_candidates_of_a_build_are_what_is_compiled_and_gather(chooser: Path, tuning_chooser: Path) -> None:
-    assert chosen(chooser, variant="candidates") == "64 2 2 8;64 4 2 4;gather;"
+    assert chosen(chooser, variant="candidates") == "64 4 2 4;gather;"
     names = chosen(tuning_chooser, variant="candidates").rstrip(";").split(";")
-    assert names[0] == "64 2 2 8"  # the choice, also there
+    assert names[0] == "64 4 2 4"  # the choice, also there
     assert names[-1] == "gather"
-    assert set(names[1:-1]) == {"64 4 2 4", "64 1 2 16", "64 2 4 8", "64 2 1 8", "64 2 2 9", "64 2 2 7"}
+    assert set(names[1:-1]) == {"64 8 2 2", "64 2 2 8", "64 4 4 4", "64 4 1 4", "64 4 2 5", "64 4 2 3"}
 
 
 @pytest.mark.parametrize(("storage", "number"), list(itertools.product(range(3), range(3))))
@@ -329,15 +329,15 @@ def test_every_candidate_differs_by_one_step_fits_and_can_be_asked_for(
 
 
 def test_a_tile_that_is_asked_for_concerns_its_pass_alone(tuning_chooser: Path) -> None:
-    assert "groups 4, blocks 8" in chosen(tuning_chooser, tile="forward 64 2 4 8")
-    assert "groups 2, blocks 8" in chosen(tuning_chooser, tile="forward 64 2 4 8", **{"pass": 1})
+    assert "groups 4, blocks 4" in chosen(tuning_chooser, tile="forward 64 4 4 4")
+    assert "groups 2, blocks 4" in chosen(tuning_chooser, tile="forward 64 4 4 4", **{"pass": 1})
 
 
 @pytest.mark.parametrize(
     ("facts", "error"),
     [
-        ({"tile": "forward 64 2 7 8"}, "got 64 2 7 8 for the forward, expected one of 64 2 2 8, 64 4 2 4, gather"),
-        ({"tile": "forward 64 4"}, "got 64 4 for the forward, expected one of 64 2 2 8, 64 4 2 4, gather"),
+        ({"tile": "forward 64 2 7 8"}, "got 64 2 7 8 for the forward, expected one of 64 4 2 4, gather"),
+        ({"tile": "forward 64 4"}, "got 64 4 for the forward, expected one of 64 4 2 4, gather"),
         ({"tile": "backwards 64 2 2 8"}, "got backwards 64 2 2 8, expected forward, backward_query or"),
         ({"tile": "forward"}, "got "),
         ({"tile": "forward gather", "architecture": 75}, "got gather for the forward, expected one of none: no tile"),
