@@ -15,7 +15,7 @@ from service.worker.checkout import Mirror
 from service.worker.devices import cpu
 from service.worker.errors import Canceled, JobError
 from service.worker.host import Host
-from service.worker.measure import Arm, ProcessSpec, run_process
+from service.worker.measure import Arm, ProcessSpec, child_of, run_process
 from service.worker.sandbox import Sandbox
 
 
@@ -42,6 +42,39 @@ def test_a_pair_process_is_timed_on_one_cpu(repository: FakeRepository, tmp_path
     assert result.document.environment.model_dump()["affinity"] == [max(host.cpus)]
     assert "measuring normal" in result.log
     assert leftovers(host) == []
+
+
+def files_in(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """The inode and the content of every file, by its path in the folder."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {file.relative_to(folder): (file.stat().st_ino, file.read_bytes()) for file in files}
+
+
+@pytest.mark.parametrize("purpose", ["pair", "confirm", "round"])
+def test_every_process_that_is_timed_on_a_cpu_has_a_copy_of_its_library(
+    repository: FakeRepository, tmp_path: Path, sandbox: Sandbox, purpose: str
+) -> None:
+    host = make_host(tmp_path / "data", sandbox)
+    spec = spec_of(repository, host, purpose)
+    (spec.arm.build.cache / "key").mkdir()
+    (spec.arm.build.cache / "key" / "s2attn_cpu.so").write_bytes(b"library")
+    built = files_in(spec.arm.build.cache)
+    with child_of(spec, host, lambda _: []) as first, child_of(spec, host, lambda _: []) as second:
+        copies = [files_in(child.cache) for child in (first, second)]
+    for path, (inode, content) in built.items():
+        assert [copy[path][1] for copy in copies] == [content, content]
+        assert len({inode, *(copy[path][0] for copy in copies)}) == 3
+    assert leftovers(host) == []
+    assert files_in(spec.arm.build.cache) == built
+
+
+def test_others_load_what_was_built(repository: FakeRepository, tmp_path: Path, sandbox: Sandbox) -> None:
+    host = make_host(tmp_path / "data", sandbox)
+    numerics = spec_of(repository, host, "numerics")
+    on_gpu = replace(numerics, purpose="pair", device=replace(numerics.device, kind="cuda"))
+    for spec in (numerics, on_gpu):
+        with child_of(spec, host, lambda _: []) as child:
+            assert child.cache == spec.arm.build.cache
 
 
 def test_a_confirming_process_measures_the_named_cases_alone(
