@@ -98,6 +98,7 @@ void backward(const BackwardParams& given, const Call& call, void* stream) {
                         params.q,
                         params.k,
                         params.v,
+                        params.y,
                         static_cast<const void*>(params.dq),
                         static_cast<const void*>(params.dk),
                         static_cast<const void*>(params.dv)};

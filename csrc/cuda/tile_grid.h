@@ -21,11 +21,10 @@ constexpr int kOctet = 8;     // of its columns
 // Divides a number below 2^31: a multiplication by the reciprocal, rounded up to 32 bits, is exact for so many
 // (Granlund and Montgomery, Division by invariant integers using multiplication, 1994).
 struct Divisor {
-  uint32_t divisor = 1;
-  uint32_t reciprocal = 1u << 31;  // times 2^-(31 + shift)
+  uint32_t divisor;
+  uint32_t reciprocal;  // times 2^-(31 + shift)
   uint32_t shift = 0;
 
-  Divisor() = default;
   // 0 divides as 1: there is nothing to divide then.
   explicit Divisor(int64_t value) : divisor(static_cast<uint32_t>(std::max<int64_t>(value, 1))) {
     while ((uint64_t{1} << shift) < divisor) ++shift;

@@ -83,6 +83,17 @@ def test_tensors_that_begin_anywhere_are_read_right() -> None:
     assert max(found.values()) < FLOAT32, found
 
 
+@pytest.mark.parametrize("name", ["self_32_channels", "down_64_channels"])
+def test_an_output_that_begins_anywhere_is_read_right(name: str) -> None:
+    call = draw(name, device="cuda")
+    dy, q, k, v, y, *rest = call.backward_arguments()
+    shifted = torch.cat([y.new_zeros(1), y.flatten()])[1:].view(y.shape)
+    assert shifted.data_ptr() % 16
+    gradients = torch.ops.s2attn.neighborhood_attention_backward(dy, q, k, v, shifted, *rest)
+    found = errors(dict(zip(("dq", "dk", "dv"), gradients, strict=True)), call.expected())
+    assert max(found.values()) < FLOAT32, found
+
+
 @pytest.mark.parametrize("name", ["self_32_channels", "down_64_channels", "up_96_channels", "self_128_channels"])
 @pytest.mark.parametrize("wanted", range(3))
 def test_only_the_gradients_asked_for_are_computed(name: str, wanted: int) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +50,17 @@ int main() {
 """
 
 LIMIT = 2**31  # of what is divided
-Place = tuple[int, int, int, int, int, int]
+
+
+class Place(NamedTuple):
+    """As the program prints it."""
+
+    batch: int
+    head: int
+    row: int
+    column: int
+    share: int
+    shares: int
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +78,9 @@ def answers(program: Path, *lines: str) -> list[str]:
 
 
 def places(program: Path, *numbers: int) -> list[Place]:
-    """Of every warp in the order of blocks: batch, head, row, column, share, shares."""
+    """Of every warp in the order of blocks."""
     lines = answers(program, "grid " + " ".join(map(str, numbers)))
-    return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]
+    return [Place(*map(int, line.split())) for line in lines]
 
 
 def test_divides_at_the_edges(program: Path) -> None:
@@ -107,16 +118,16 @@ def test_every_owner_has_one_place_or_all_its_shares(
     for rank, tile_row in enumerate(ranks):
         shares = octets if rank < shared else 1
         expected.update(
-            (b, h, 2 * tile_row, column, share, shares)
+            Place(b, h, 2 * tile_row, column, share, shares)
             for b in range(batch)
             for h in range(heads)
             for column in range(0, columns, 8)
             for share in range(shares)
         )
     got = places(program, batch, heads, nlat, nlon, residues, octets, shared)
-    assert Counter(place for place in got if place[3] < columns) == expected
+    assert Counter(place for place in got if place.column < columns) == expected
     # those that share come first, then the rest from the poles to the equator
-    order = [ranks.index(place[2] // 2) for place in got]
+    order = [ranks.index(place.row // 2) for place in got]
     assert order == sorted(order)
 
 
