@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from s2attn.geometry.grids import check_grid, checked_shape
 from s2attn.geometry.neighborhood import neighborhood
 from s2attn.geometry.quadrature import latitude_weights
 from s2attn.ops.layout import to_channels_first, to_channels_last
-from s2attn.ops.weighted_attention import log_weight_channels, weighted_attention
+from s2attn.ops.weighted_attention import log_weight_channels, log_weight_mask, weighted_attention
 from s2attn.problem import AttentionProblem, check_channels, check_flag, check_positive, check_signal
 
 # query, and key and value unless they are the query
@@ -291,6 +293,7 @@ class AttentionS2(SphericalAttention):
     """
 
     _log_weight_channels: torch.Tensor
+    _log_weight_mask: torch.Tensor
 
     def __init__(
         self,
@@ -319,6 +322,7 @@ class AttentionS2(SphericalAttention):
         self.drop_rate = float(drop_rate)
         weights = torch.tensor(latitude_weights(self.in_shape[0], grid_in))
         self.register_buffer("_log_weight_channels", log_weight_channels(weights), persistent=False)
+        self.register_buffer("_log_weight_mask", self._make_mask(), persistent=False)
         # in this order, as in the public layer, which is not that of the other one
         self._set_scale(scale)
         self._make_weights()
@@ -348,8 +352,17 @@ class AttentionS2(SphericalAttention):
         """
         q, k, v = self._projected((query, key, value), self.out_shape, self.in_shape)
         drop_rate = self.drop_rate if self.training else 0.0
-        y = weighted_attention(q, k, v, self._log_weight_channels, heads=self.num_heads, drop_rate=drop_rate)
+        weights = {"channels": self._log_weight_channels, "mask": self._log_weight_mask}
+        y = weighted_attention(q, k, v, **weights, heads=self.num_heads, drop_rate=drop_rate)
         return to_channels_first(_project(y, self.proj_weights, self.proj_bias))
+
+    def _make_mask(self) -> torch.Tensor:
+        return log_weight_mask(self._log_weight_channels, nlon=self.in_shape[1])
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._log_weight_mask = self._make_mask()  # a half type would have rounded the one before
+        return self
 
     def extra_repr(self) -> str:
         """Arguments shown by ``print(layer)``."""

@@ -31,6 +31,7 @@ struct LaunchSize {
   int64_t blocks;
   uint32_t threads;
   size_t shared_bytes;
+  bool overlaps = false;  // starts before the kernel before it has ended, and waits for that itself (device/grids.cuh)
 };
 
 template <typename Params, typename... More>
@@ -44,8 +45,17 @@ void launch(void (*kernel)(Params, More...), const Params& params, const LaunchS
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(size.shared_bytes)),
           "asking for shared memory");
-  kernel<<<static_cast<uint32_t>(size.blocks), size.threads, size.shared_bytes, stream>>>(params, more...);
-  check(cudaGetLastError(), "launching a kernel of s2attn");
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<uint32_t>(size.blocks);
+  config.blockDim = size.threads;
+  config.dynamicSmemBytes = size.shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = size.overlaps && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, params, more...), "launching a kernel of s2attn");
 }
 
 [[noreturn]] inline void throw_not_compiled(const KernelPolicy& policy) {

@@ -47,11 +47,11 @@ void with_tile(const KernelPolicy& policy, const Visit& visit) {
 template <typename T, typename Params>
 void launch_tile(void (*kernel)(Params, TileGrid), const Params& params, const GatherTable& table, Grid owners,
                  const KernelPolicy& policy, cudaStream_t stream, int shared_bytes = 0,
-                 int merged_bytes = kMergedBytes<T::kChannels>) {
+                 int merged_bytes = kMergedBytes<T::kChannels>, bool overlaps = false) {
   const TileGrid grid(params.shape, table, owners, T::kOctets, policy.shared_ranks);
   const int merging = grid.shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * merged_bytes : 0;
-  launch(kernel, params, {grid.blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging))}, stream,
-         grid);
+  launch(kernel, params, {grid.blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging)), overlaps},
+         stream, grid);
 }
 
 template <typename storage_t>
@@ -82,9 +82,10 @@ void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& 
     using T = typename decltype(type)::type;
     if constexpr (T::kRoles == 2)
       launch_tile<T>(backward_key_pair<T, storage_t>, params, params.key_table, params.shape.key, policy, stream,
-                     KeyPair<T, storage_t>::kBytes);
+                     KeyPair<T, storage_t>::kBytes, kMergedBytes<T::kChannels>, true);
     else
-      launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream);
+      launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream, 0,
+                     kMergedBytes<T::kChannels>, true);
   });
 }
 

@@ -2,6 +2,7 @@
 // Plain C++, so that the choice is tested without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "../problem.h"
@@ -56,11 +57,12 @@ constexpr int threads_of(const TilePolicy& tile, Storage storage, Pass pass) {
   return 32 * tile.octets * (uses_pairs(storage, pass, tile.channels) ? 2 : 1);
 }
 
-// Of a block, dynamic, at most: what its pairs park and exchange, or the sums of warps that share an octet.
+// Of a block, dynamic, at most: what its warps park and its pairs exchange, or the sums of warps that share an octet.
 constexpr int shared_bytes(const TilePolicy& tile, Storage storage, Pass pass) {
   const int warps = threads_of(tile, storage, pass) / 32;
   if (uses_pairs(storage, pass, tile.channels)) return warps * (128 * tile.channels + 1024 * tile.groups);
-  return (warps - 1) * (64 * tile.channels + 512);
+  const int parked = storage == Storage::float32 && pass == Pass::forward ? warps * 128 * tile.channels : 0;
+  return std::max(parked, (warps - 1) * (64 * tile.channels + 512));
 }
 
 // Whether the tile kernels can be compiled for a policy.

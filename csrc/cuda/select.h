@@ -90,16 +90,18 @@ constexpr KernelPolicy select_tile(const ProblemFacts& facts, Pass pass) {
 }
 
 // A block next to a pole has many times the partners of another, and a kernel of few blocks ends when it does: there
-// the warps of a block share an octet. Counted in tile rows from both poles. Measured (H200, decision 0022): without
-// sharing a forward at 1 degree takes up to 1.4, a grid with finer partners up to 2.4 of the time; with it half a
-// degree takes 1.02 to 1.07, but not a forward with cutoff 0.017: 0.9.
+// the warps of a block share an octet. Counted in tile rows from both poles. Measured with 0, 2, 4, 6 and 10 of them
+// (H200, decision 0025): without sharing a kernel at 1 degree takes up to 1.5, a grid with finer partners up to 2 of
+// the time. With cutoff 0.1 at 1 degree 6 ranks take 0.91 (float32 forward) and 0.93 of that with 2, but a 16-bit
+// forward 1.05. At half a degree sharing changes nothing or takes up to 1.02, but a forward with cutoff 0.017: 0.97.
 constexpr int shared_ranks(const TilePolicy& tile, const ProblemFacts& facts, Pass pass) {
-  constexpr int kNarrow = 4, kWide = 16;
+  constexpr int kNarrow = 4, kWide = 8;
   const bool brief = pass == Pass::forward && facts.width <= kNarrow;
   const int64_t many_octets = brief ? 1 << 15 : 1 << 13;
   if (tile.octets == 1 || facts.octets > many_octets) return 0;
-  if (facts.finer_partners) return facts.width > kWide ? 6 : 4;
-  return 2;
+  if (facts.finer_partners) return facts.width > 2 * kWide ? 6 : 4;
+  const bool quick = facts.storage != Storage::float32 && pass != Pass::backward_key;
+  return facts.width > kWide && !quick ? 6 : 2;
 }
 
 constexpr KernelPolicy select_policy(const ProblemFacts& facts, Pass pass) {

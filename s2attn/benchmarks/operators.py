@@ -16,7 +16,7 @@ from s2attn.benchmarks.exact_global import ExactGlobalAttention
 from s2attn.benchmarks.layer import Exact
 from s2attn.geometry import Neighborhood, NeighborhoodTensors, latitude_weights, neighborhood
 from s2attn.ops import registration
-from s2attn.ops.weighted_attention import log_weight_channels, weighted_attention
+from s2attn.ops.weighted_attention import log_weight_channels, log_weight_mask, weighted_attention
 from s2attn.problem import AttentionProblem
 
 
@@ -111,6 +111,7 @@ class GlobalOperator:
     case: Case
     latitude_weights: torch.Tensor
     channels: torch.Tensor
+    mask: torch.Tensor
 
     @property
     def pairs(self) -> int:
@@ -134,7 +135,7 @@ class GlobalOperator:
         return ExactGlobalAttention(q, k, v, self.latitude_weights, heads=self.case.heads)
 
     def _forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return weighted_attention(q, k, v, self.channels, heads=self.case.heads)
+        return weighted_attention(q, k, v, self.channels, heads=self.case.heads, mask=self.mask)
 
 
 def make_operator(case: Case, problem: AttentionProblem, device: torch.device) -> Operator:
@@ -147,7 +148,8 @@ def make_operator(case: Case, problem: AttentionProblem, device: torch.device) -
     """
     if case.is_global:
         weights = torch.tensor(latitude_weights(case.in_shape[0], case.grid_in))
-        return GlobalOperator(case, weights, log_weight_channels(weights).to(device))
+        channels = log_weight_channels(weights).to(device)
+        return GlobalOperator(case, weights, channels, log_weight_mask(channels, nlon=case.in_shape[1]))
     geometry = neighborhood(problem)
     nnz = int(geometry.psi.col_idx.size)
     if nnz != case.psi_nnz:

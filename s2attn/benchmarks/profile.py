@@ -140,18 +140,23 @@ def _trace(profiler: torch.profiler.profile) -> dict[str, Any]:
 
 
 def launches_of_trace(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return what ran on the device, from a Chrome trace of torch's profiler (times there are microseconds)."""
+    """Return what ran on the device, from a Chrome trace of torch's profiler (times there are microseconds).
+
+    A kernel that started before the one before it had ended counts from then on: it waited, and no time counts twice.
+    """
     launches = []
-    for event in trace["traceEvents"]:
-        kind = _TRACE_KINDS.get(event.get("cat", ""))
-        if kind is None or event.get("ph") != "X":
-            continue
+    ended = -math.inf
+    events = [event for event in trace["traceEvents"] if event.get("cat") in _TRACE_KINDS and event.get("ph") == "X"]
+    for event in sorted(events, key=lambda event: event["ts"]):
         details = event.get("args", {})
+        end = event["ts"] + event["dur"]
+        time_us = max(end - max(event["ts"], ended), 0.0)
+        ended = max(end, ended)
         launches.append(
             Launch(
                 name=event["name"],
-                kind=kind,
-                time_ms=event["dur"] * 1e-3,
+                kind=_TRACE_KINDS[event["cat"]],
+                time_ms=time_us * 1e-3,
                 grid=_triple(details.get("grid")),
                 block=_triple(details.get("block")),
                 registers=details.get("registers per thread"),

@@ -63,8 +63,34 @@ def log_weight_channels(weights: torch.Tensor) -> torch.Tensor:
     return torch.stack(pieces, dim=-1)
 
 
+def log_weight_mask(channels: torch.Tensor, *, nlon: int) -> torch.Tensor:
+    """Sum the channels up to the mask of one row that `weighted_attention` takes in place of them.
+
+    Parameters
+    ----------
+    channels : torch.Tensor
+        [nlat, 4] from `log_weight_channels`, also after it was rounded to a half type: the sum is right still.
+    nlon : int
+        Longitudes of the keys.
+
+    Returns
+    -------
+    torch.Tensor
+        [1, nlat * nlon]: float64 where the channels are, else float32.
+    """
+    logs = channels.to(torch.promote_types(channels.dtype, torch.float32)).sum(dim=-1)
+    return logs[:, None].expand(-1, nlon).reshape(1, -1)
+
+
 def weighted_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, channels: torch.Tensor, *, heads: int, drop_rate: float = 0.0
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    channels: torch.Tensor,
+    *,
+    heads: int,
+    mask: torch.Tensor | None = None,
+    drop_rate: float = 0.0,
 ) -> torch.Tensor:
     """Attention of every query over all keys, each key weighted by its latitude.
 
@@ -78,6 +104,9 @@ def weighted_attention(
         [nlat_in, 4] from `log_weight_channels`.
     heads : int
         Number of heads, packed in the channels.
+    mask : torch.Tensor, optional
+        [1, nlat_in * nlon_in] from `log_weight_mask`: kept by a caller, it saves two kernels per call where a mask of
+        its dtype is taken. Without one it is made of the channels.
     drop_rate : float
         Probability of dropping a weight of the softmax.
 
@@ -95,7 +124,9 @@ def weighted_attention(
     shape = (*q.shape[:3], v.shape[-1])
     q, k, v = reconciled(q.device.type, q, k, v)
     if _takes_mask(q):
-        bias = _score_bias(channels, q.dtype, nlon=k.shape[2])
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        kept = mask is not None and mask.dtype == dtype
+        bias = mask if kept else log_weight_mask(channels.to(dtype), nlon=k.shape[2])
         q, k, v = _split(heads, q, k, v)
         width = max(q.shape[-1], v.shape[-1])
         with _without_autocast(q.device.type):  # it would round the mask
@@ -135,12 +166,6 @@ def _attend(
         _by_head(q, width), _by_head(k, width), _by_head(v, width), attn_mask=bias, dropout_p=drop_rate, scale=1.0
     )
     return y[..., : v.shape[-1]].transpose(1, 2)
-
-
-def _score_bias(channels: torch.Tensor, dtype: torch.dtype, *, nlon: int) -> torch.Tensor:
-    """Return the logarithms of the weights as a mask [1, nlat * nlon]: float32, for float64 inputs float64."""
-    logs = channels.to(torch.promote_types(dtype, torch.float32)).sum(dim=-1)
-    return logs[:, None].expand(-1, nlon).reshape(1, -1)  # two kernels: small grids are bound by their number
 
 
 def _widened(x: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:

@@ -204,6 +204,24 @@ def test_kernels_run_on_the_current_stream() -> None:
     assert torch.equal(y, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["self_64_channels", "up_64_channels", "self_128_channels"])
+def test_key_owners_that_start_early_wait_for_the_statistics(name: str, dtype: torch.dtype) -> None:
+    call = draw(name, dtype, "cuda")
+    # the workspace of a call is that of the call before: what it finds there too early is another call's
+    calls = [call._replace(q=call.q * scale, dy=call.dy * scale) for scale in (1.0, -0.5, 2.0, 0.25)]
+    arguments = [one.backward_arguments() for one in calls]
+    expected = []
+    for given in arguments:
+        torch.cuda.synchronize()
+        expected.append(torch.ops.s2attn.neighborhood_attention_backward(*given))
+    torch.cuda.synchronize()
+    for _ in range(50):
+        found = [torch.ops.s2attn.neighborhood_attention_backward(*given) for given in arguments]
+        for gradients, right in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(gradients, right, strict=True))
+
+
 def test_a_graph_captures_forward_and_backward() -> None:
     call = draw("up_32_channels", device="cuda")
     expected = call.got()

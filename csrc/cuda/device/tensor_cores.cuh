@@ -213,7 +213,7 @@ class TensorCores {
   static constexpr int kParkedBytes = 0;
   static __device__ void park(OwnerTile& parked, const OwnerTile& owners, char*) { parked = owners; }
 
-  template <int kGroups>
+  template <int = 1, int kGroups>
   static __device__ void scores(const OwnerTile& owners, const PartnerTile<kGroups>& partners, float (&s)[kGroups][4]) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
@@ -416,11 +416,12 @@ class TensorCores<float, kChannels> {
     tile.parked = parked;
   }
 
-  template <int kGroups>
+  // kSteps: of 16 channels, whose products the cores add up.
+  template <int kSteps = 1, int kGroups>
   static __device__ void scores(const OwnerTile& owners, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
-    scores_of([&](int step, int half) { return split(owners, step, half); }, factors, s);
+    scores_of<kSteps>([&](int step, int half) { return split(owners, step, half); }, factors, s);
   }
-  template <int kGroups, bool kHigh>
+  template <int kSteps = 1, int kGroups, bool kHigh>
   static __device__ void scores(const ParkedTile<kHigh>& owners, const Factors<kGroups>& factors,
                                 float (&s)[kGroups][4]) {
     const auto fragment = [&](int step, int half) {
@@ -434,7 +435,7 @@ class TensorCores<float, kChannels> {
       }();
       return SplitFloats<4>{{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
     };
-    scores_of(fragment, factors, s);
+    scores_of<kSteps>(fragment, factors, s);
   }
 
  private:
@@ -445,14 +446,19 @@ class TensorCores<float, kChannels> {
   }
 
   // split(step, half): the owners' fragment of 8 channels.
-  template <int kGroups, typename Split>
+  template <int kSteps, int kGroups, typename Split>
   static __device__ void scores_of(const Split& split, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
-    // The cores cut off what does not fit their sum, so that large products are added up by the rounding adders. Small
-    // products have a sum of their own: products of sums that do not wait for each other alternate.
-    float small[2][kGroups][4] = {};
+    // The cores cut off what does not fit their sum, so that sums of large products over 16 kSteps channels are added
+    // up by the rounding adders. Small products have sums of their own: products that do not wait for each other
+    // alternate.
+    float small[2][kGroups][4] = {}, large[kGroups][4];
 #pragma unroll
     for (int step = 0; step < kChannels / 16; ++step) {
-      float large[2][kGroups][4] = {};
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (step % kSteps == 0) large[i][e] = 0.0f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const SplitFloats<4> owner = split(step, half);
@@ -466,17 +472,15 @@ class TensorCores<float, kChannels> {
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) mma_tf32(small[0][i], owner.low, high[i][0], high[i][1]);
 #pragma unroll
-        for (int i = 0; i < kGroups; ++i) mma_tf32(large[half][i], owner.high, high[i][0], high[i][1]);
+        for (int i = 0; i < kGroups; ++i) mma_tf32(large[i], owner.high, high[i][0], high[i][1]);
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) mma_tf32(small[1][i], owner.high, low[i][0], low[i][1]);
       }
 #pragma unroll
       for (int i = 0; i < kGroups; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float both = large[0][i][e] + large[1][i][e];
-          s[i][e] = step ? s[i][e] + both : both;
-        }
+        for (int e = 0; e < 4; ++e)
+          if (step % kSteps == kSteps - 1) s[i][e] = step < kSteps ? large[i][e] : s[i][e] + large[i][e];
     }
 #pragma unroll
     for (int i = 0; i < kGroups; ++i)

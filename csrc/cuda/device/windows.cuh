@@ -40,7 +40,7 @@ struct TileOwners : TilePlace {
   static __device__ int warp_of_block() { return __shfl_sync(kFullMask, static_cast<int>(threadIdx.x / kWarp), 0); }
 };
 
-// Of this warp.
+// Of this warp. In the last block of a row there may be none left: the column is beyond the table then.
 template <int kOctets, int kRoles = 1>
 __device__ TileOwners<kOctets, kRoles> find_owners(const TileGrid& grid) {
   using Owners = TileOwners<kOctets, kRoles>;

@@ -51,6 +51,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Cores = typename Layout::Cores;
   using HalfCores = typename Layout::SumCores;
   const auto tile = find_owners<Tile::kOctets, 2>(grid);
+  let_next_kernel_start();
+  if (tile.column >= grid.columns) return;
   const int role = tile.role();
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
   const HeadChannels multiplied = role ? out : in, summed = in.part(role, Tile::kChannels / 2);
@@ -157,6 +159,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Layout = KeyPair<Tile, storage_t>;
   using Cores = typename Layout::Cores;
   const auto tile = find_owners<Tile::kOctets, 2>(grid);
+  if (tile.column >= grid.columns) return;
   const int role = tile.role();
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
   const HeadChannels multiplied = role ? out : in, summed = role ? in : out;
@@ -176,6 +179,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     typename Cores::OwnerTile arranged;
     Cores::arrange(arranged, packets, multiplied.count);
     Cores::park(parked, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+    wait_for_kernel_before();
   };
   // of every query the first warp reads the first number, the second one the second
   const float* statistics_of_head = p.workspace + 2 * (first_query * p.shape.heads + tile.head) + role;
@@ -191,8 +195,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
         statistics[i][e] =
-            __ldg(statistics_of_head + step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
-                                           (2 * uint64_t{static_cast<uint32_t>(p.shape.heads)}));
+            statistics_of_head[step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
+                               (2 * uint64_t{static_cast<uint32_t>(p.shape.heads)})];
     float own[kCount][4] = {};
     Cores::scores(parked, factors, own);
     Cores::load_addends(

@@ -3,6 +3,8 @@
 // Mapping: a block of neighboring owners per batch and head, 16 queries per warp (device/windows.cuh), or per pair of
 //   warps: then each has half of the channels, of the products of queries and keys, whose sums they exchange and add
 //   up, and of the values that it sums. That is half of the registers, and both have the same weights to the bit.
+//   float32 queries lie split in shared memory, where their warp alone reads them: with them in registers two warps fit
+//   where three do.
 // Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to the next below 2^31; 8
 //   longitudes of keys; ForwardLayout::kBytes of dynamic shared memory, or, where octets are shared, kMergedBytes for
 //   all shares but one.
@@ -12,10 +14,12 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "../device/heads.cuh"
 #include "../device/pairs.cuh"
 #include "../device/windows.cuh"
+#include "../policy.h"
 #include "launch_bounds.cuh"
 
 namespace s2attn::cuda {
@@ -106,14 +110,23 @@ __device__ inline char* shared_memory() {
   return shared;
 }
 
-// What a warp has of the channels, and the shared memory of a block, where pairs exchange scores.
+// What a warp has of the channels, and the shared memory of a block: parked queries of every warp, then what its pairs
+// exchange.
 template <typename Tile, typename storage_t>
 struct ForwardLayout {
   static constexpr int kChannels = Tile::kChannels / Tile::kRoles;
   using Cores = TensorCores<storage_t, kChannels>;
   using Exchange = PairExchange<Tile::kOctets, 2, Tile::kGroups>;
-  static constexpr int kBytes = Tile::kRoles == 2 ? Exchange::kBytes : 0;
+
+  using Parked = typename Cores::template ParkedTile<true>;
+  static constexpr int kParkedBytes = Cores::template kParkedBytes<true>;  // of a warp
+  static constexpr int kExchange = Tile::kThreads / kWarp * kParkedBytes;  // where it is
+  static constexpr int kBytes = kExchange + (Tile::kRoles == 2 ? Exchange::kBytes : 0);
   static constexpr int kMerged = kMergedBytes<kChannels>;  // of a warp
+  static constexpr int kAtMost =
+      shared_bytes({Tile::kChannels, Tile::kOctets, Tile::kGroups, Tile::kBlocks},
+                   std::is_same_v<storage_t, float> ? Storage::float32 : Storage::float16, Pass::forward);
+  static_assert(kBytes <= kAtMost && (Tile::kOctets - 1) * Tile::kRoles * kMerged <= kAtMost);
 };
 
 template <typename Tile, typename storage_t>
@@ -123,6 +136,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Layout = ForwardLayout<Tile, storage_t>;
   using Cores = typename Layout::Cores;
   const auto tile = find_owners<Tile::kOctets, Tile::kRoles>(grid);
+  if (tile.column >= grid.columns) return;
   const int role = tile.role();
   const auto channels_of_warp = [&](int32_t channels) {
     const HeadChannels all(p.shape, tile.head, channels);
@@ -135,18 +149,22 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const auto k = in.rows<storage_t>(p.k, first_key), v = out.rows<storage_t>(p.v, first_key);
   typename Cores::OwnerPackets packets;
   Cores::read(packets, {q.row(owners[0].point), q.row(owners[1].point)}, q.channels);
-  typename Cores::OwnerTile queries;
+  typename Layout::Parked queries;
   TileSoftmax<Cores> softmax;
   const PartnerSource source{p.query_table, p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent), true};
-  typename Layout::Exchange exchange(shared_memory());
-  const auto begin = [&] { Cores::arrange(queries, packets, q.channels); };
+  typename Layout::Exchange exchange(shared_memory() + Layout::kExchange);
+  const auto begin = [&] {
+    typename Cores::OwnerTile arranged;
+    Cores::arrange(arranged, packets, q.channels);
+    Cores::park(queries, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+  };
   visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     typename Cores::template Factors<kCount> keys;
     typename Cores::template Addends<kCount> values;
     Cores::load(keys, [&](int column) { return k.row(step.point(column)); }, k.channels);
     Cores::load_addends(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
     float s[kCount][4] = {};
-    Cores::scores(queries, keys, s);
+    Cores::template scores<2>(queries, keys, s);
     if constexpr (Tile::kRoles == 2) {
       float other[kCount][4];
       exchange.swap(role, s, other);

@@ -76,6 +76,15 @@ def test_equals_the_local_layer_over_the_whole_sphere(changes: dict) -> None:
         torch.testing.assert_close(parameter.grad.double(), wanted[1].grad, rtol=1e-4, atol=1e-3, msg=name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_layer_that_was_in_a_half_type_has_its_weights_still(dtype: torch.dtype) -> None:
+    built = layer(in_shape=(12, 24), grid_in="lobatto")
+    there_and_back = copy.deepcopy(built).to(dtype).float()
+    there_and_back.load_state_dict(built.state_dict())
+    signals = [torch.randn(1, 4, *shape) for shape in (built.out_shape, built.in_shape, built.in_shape)]
+    torch.testing.assert_close(there_and_back(*signals), built(*signals), rtol=1e-6, atol=1e-6)
+
+
 def test_constructor_arguments_are_the_public_ones() -> None:
     assert list(inspect.signature(AttentionS2).parameters) == [
         "in_channels",

@@ -116,6 +116,10 @@ def chosen(chooser: Path, **facts: int | str) -> str:
     [
         ({}, 2),  # 1 degree
         ({"storage": FLOAT32, "pass": 1}, 2),
+        ({"width": 8, "pass": 2}, 2),
+        ({"width": 9, "pass": 2}, 6),  # a wide neighborhood: more rows have whole circles of partners
+        ({"width": 9, "pass": 1}, 2),
+        ({"width": 9, "storage": FLOAT32}, 6),
         ({"octets": 16200}, 2),  # half a degree: a forward with few partners ends with its blocks next to the poles
         ({"octets": 16200, "width": 5}, 0),
         ({"octets": 16200, "pass": 2}, 0),
@@ -230,7 +234,7 @@ TILES: dict[tuple[int, int, int], tuple[tuple[int, tuple[int, int, int]], ...]] 
     (2, 64, 0): ((7, (4, 2, 4)), (400, (4, 4, 3))),
     (2, 64, 1): ((7, (4, 2, 4)), (400, (4, 4, 3))),
     (2, 64, 2): ((400, (4, 2, 3)),),
-    (4, 64, 0): ((400, (4, 2, 2)),),
+    (4, 64, 0): ((400, (4, 2, 3)),),
     (4, 64, 1): ((400, (2, 2, 3)),),
     (4, 64, 2): ((400, (2, 2, 3)),),
     (2, 128, 0): ((400, (2, 2, 6)),),
@@ -255,7 +259,8 @@ def expected_policy(facts: dict[str, int | str]) -> str:
     if architecture >= 80 and whole and room <= 128:
         octets, groups, blocks = next(tile for width_of, tile in TILES[size, room, number] if width <= width_of)
         numbers = f"channels {room}, octets {octets}, groups {groups}, blocks {blocks}"
-        tile = f"tile{{{numbers}, shared ranks {2 if octets > 1 else 0}}}"
+        ranks = 6 if width > 8 and (storage == FLOAT32 or number == 2) else 2
+        tile = f"tile{{{numbers}, shared ranks {ranks if octets > 1 else 0}}}"
         return tile if architecture == 90 and room > 32 and storage != FLOAT16 else f"{tile} untuned"
     vectors = alignment >= 4 * size and channels % 4 == channels_out % 4 == 0
     vector, group, chunks = next(

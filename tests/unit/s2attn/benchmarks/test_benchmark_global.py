@@ -119,8 +119,12 @@ def test_a_sample_of_points_finds_the_same(workload: Workload, monkeypatch: pyte
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_forgotten_weights_fail(operation: str) -> None:
     workload = prepare(global_case(operation=operation))
-    owner = workload.layer if workload.layer is not None else workload.operator
-    (owner._log_weight_channels if workload.layer is not None else owner.channels).zero_()  # type: ignore[union-attr]
+    layer, operator = workload.layer, workload.operator
+    forgotten = (
+        (operator.channels, operator.mask) if layer is None else (layer._log_weight_channels, layer._log_weight_mask)
+    )
+    for weights in forgotten:
+        weights.zero_()
     result = check_workload(workload)
     assert result["status"] == "failed"
     assert "relative error" in result["reason"]

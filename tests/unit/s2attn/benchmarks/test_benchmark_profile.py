@@ -61,6 +61,15 @@ def test_a_trace_becomes_entries_with_launch_compiler_and_occupancy() -> None:
     assert "occupancy" not in memset
 
 
+def test_no_time_counts_twice_where_kernels_overlap() -> None:
+    def kernel(name: str, ts: float, dur: float) -> dict:
+        return {"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur, "args": LAUNCH}
+
+    events = [kernel("second", 15.0, 25.0), kernel("first", 10.0, 20.0), kernel("within", 20.0, 5.0)]
+    found = {launch.name: launch.time_ms for launch in launches_of_trace({"traceEvents": events})}
+    assert found == pytest.approx({"first": 0.020, "second": 0.010, "within": 0.0})
+
+
 def test_small_parts_are_one_entry_at_the_end_and_nothing_is_lost() -> None:
     launches = [Launch("large", "operator", 10.0, 2), *(Launch(f"tiny {n}", "operator", 0.005, 3) for n in range(4))]
     large, rest = merge(launches, 2, {}, "")
