@@ -352,8 +352,8 @@ class AttentionS2(SphericalAttention):
         """
         q, k, v = self._projected((query, key, value), self.out_shape, self.in_shape)
         drop_rate = self.drop_rate if self.training else 0.0
-        weights = {"channels": self._log_weight_channels, "mask": self._log_weight_mask}
-        y = weighted_attention(q, k, v, **weights, heads=self.num_heads, drop_rate=drop_rate)
+        channels, mask = self._log_weight_channels, self._log_weight_mask
+        y = weighted_attention(q, k, v, channels, mask=mask, heads=self.num_heads, drop_rate=drop_rate)
         return to_channels_first(_project(y, self.proj_weights, self.proj_bias))
 
     def _make_mask(self) -> torch.Tensor:

@@ -27,34 +27,34 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 
 constexpr size_t kDefaultSharedBytes = 48 * 1024;  // what a block may have without asking
 
-struct LaunchSize {
+struct LaunchConfig {
   int64_t blocks;
   uint32_t threads;
   size_t shared_bytes;
-  bool overlaps = false;  // starts before the kernel before it has ended, and waits for that itself (device/grids.cuh)
+  bool dependent = false;  // on the kernel before it, for which it waits itself (device/dependent_launch.cuh)
 };
 
 template <typename Params, typename... More>
-void launch(void (*kernel)(Params, More...), const Params& params, const LaunchSize& size, cudaStream_t stream,
+void launch(void (*kernel)(Params, More...), const Params& params, const LaunchConfig& given, cudaStream_t stream,
             More... more) {
-  if (size.blocks == 0) return;
-  if (size.blocks > INT32_MAX)
-    throw std::invalid_argument("points times heads: got " + std::to_string(size.blocks) +
+  if (given.blocks == 0) return;
+  if (given.blocks > INT32_MAX)
+    throw std::invalid_argument("points times heads: got " + std::to_string(given.blocks) +
                                 " blocks, expected below 2^31");
-  if (size.shared_bytes > kDefaultSharedBytes)
+  if (given.shared_bytes > kDefaultSharedBytes)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(size.shared_bytes)),
+                               static_cast<int>(given.shared_bytes)),
           "asking for shared memory");
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<uint32_t>(size.blocks);
-  config.blockDim = size.threads;
-  config.dynamicSmemBytes = size.shared_bytes;
+  config.gridDim = static_cast<uint32_t>(given.blocks);
+  config.blockDim = given.threads;
+  config.dynamicSmemBytes = given.shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = size.overlaps && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  config.attrs = &dependent;
+  config.numAttrs = given.dependent && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, params, more...), "launching a kernel of s2attn");
 }
 

@@ -12,7 +12,7 @@
 namespace s2attn::cuda {
 
 // As many warps per block as the shared memory of a block allows.
-inline LaunchSize warp_per_owner(const Shape& shape, Grid owners, int floats_per_warp) {
+inline LaunchConfig warp_per_owner(const Shape& shape, Grid owners, int floats_per_warp) {
   const size_t bytes_per_warp = floats_per_warp * sizeof(float);
   uint32_t warps = kWarpsPerBlock;
   while (warps > 1 && warps * bytes_per_warp > kDefaultSharedBytes) warps /= 2;
@@ -43,12 +43,12 @@ template <typename storage_t>
 void launch_gather_forward(const KernelPolicy& policy, const ForwardParams& params, cudaStream_t stream) {
   const Shape& shape = params.shape;
   const int floats = policy.gather.in_shared_memory() ? forward_floats_per_warp(shape) : 0;
-  const LaunchSize size = warp_per_owner(shape, shape.query, floats);
+  const LaunchConfig config = warp_per_owner(shape, shape.query, floats);
   with_row(policy, [&](auto row) {
     using Row = typename decltype(row)::type;
-    if (policy.variant == Variant::gather) return launch(forward_gather<storage_t, Row>, params, size, stream);
-    launch(forward_maximum<storage_t, Row>, params, size, stream);
-    launch(forward_accumulate<storage_t, Row>, params, size, stream);
+    if (policy.variant == Variant::gather) return launch(forward_gather<storage_t, Row>, params, config, stream);
+    launch(forward_maximum<storage_t, Row>, params, config, stream);
+    launch(forward_accumulate<storage_t, Row>, params, config, stream);
   });
 }
 
@@ -60,8 +60,8 @@ void launch_backward_statistics(const KernelPolicy& policy, const BackwardParams
     const auto addresses = reinterpret_cast<uintptr_t>(params.dy) | reinterpret_cast<uintptr_t>(params.y);
     const bool packets = addresses % 16 == 0 && shape.channels_out % kVector == 0;
     const int64_t rows = shape.batch * shape.query.nlat * shape.query.nlon * shape.heads;
-    const LaunchSize size{(rows * kDeltaLanes + kBlockThreads - 1) / kBlockThreads, kBlockThreads, 0};
-    return launch(packets ? backward_statistics<storage_t, kVector> : backward_statistics<storage_t, 1>, params, size,
+    const LaunchConfig config{(rows * kDeltaLanes + kBlockThreads - 1) / kBlockThreads, kBlockThreads, 0};
+    return launch(packets ? backward_statistics<storage_t, kVector> : backward_statistics<storage_t, 1>, params, config,
                   stream);
   }
   with_row(policy, [&](auto row) {

@@ -43,15 +43,21 @@ void with_tile(const KernelPolicy& policy, const Visit& visit) {
   }
 }
 
-// shared_bytes: of all launches. merged_bytes: of a warp that leaves its sums to another.
+template <typename T>
+struct TileLaunch {
+  int shared_bytes = 0;                           // of a block, in every launch
+  int merged_bytes = kMergedBytes<T::kChannels>;  // of a warp that leaves its sums to another
+  bool dependent = false;                         // LaunchConfig
+};
+
 template <typename T, typename Params>
 void launch_tile(void (*kernel)(Params, TileGrid), const Params& params, const GatherTable& table, Grid owners,
-                 const KernelPolicy& policy, cudaStream_t stream, int shared_bytes = 0,
-                 int merged_bytes = kMergedBytes<T::kChannels>, bool overlaps = false) {
+                 const KernelPolicy& policy, cudaStream_t stream, const TileLaunch<T>& how = {}) {
   const TileGrid grid(params.shape, table, owners, T::kOctets, policy.shared_ranks);
-  const int merging = grid.shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * merged_bytes : 0;
-  launch(kernel, params, {grid.blocks, T::kThreads, static_cast<size_t>(std::max(shared_bytes, merging)), overlaps},
-         stream, grid);
+  const int merging = grid.shared_ranks > 0 ? (T::kOctets - 1) * T::kRoles * how.merged_bytes : 0;
+  launch(kernel, params,
+         {grid.blocks, T::kThreads, static_cast<size_t>(std::max(how.shared_bytes, merging)), how.dependent}, stream,
+         grid);
 }
 
 template <typename storage_t>
@@ -60,7 +66,7 @@ void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params
     using T = typename decltype(type)::type;
     using Layout = ForwardLayout<T, storage_t>;
     launch_tile<T>(forward_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
-                   Layout::kBytes, Layout::kMerged);
+                   {.shared_bytes = Layout::kBytes, .merged_bytes = Layout::kMerged});
   });
 }
 
@@ -69,8 +75,9 @@ void launch_tile_backward_query(const KernelPolicy& policy, const BackwardParams
   with_tile<storage_t, Pass::backward_query>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
     if constexpr (T::kRoles == 2)
-      launch_tile<T>(backward_query_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
-                     QueryPair<T, storage_t>::kBytes, QueryPair<T, storage_t>::kMerged);
+      launch_tile<T>(
+          backward_query_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
+          {.shared_bytes = QueryPair<T, storage_t>::kBytes, .merged_bytes = QueryPair<T, storage_t>::kMerged});
     else
       launch_tile<T>(backward_query_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream);
   });
@@ -82,10 +89,10 @@ void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& 
     using T = typename decltype(type)::type;
     if constexpr (T::kRoles == 2)
       launch_tile<T>(backward_key_pair<T, storage_t>, params, params.key_table, params.shape.key, policy, stream,
-                     KeyPair<T, storage_t>::kBytes, kMergedBytes<T::kChannels>, true);
+                     {.shared_bytes = KeyPair<T, storage_t>::kBytes, .dependent = true});
     else
-      launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream, 0,
-                     kMergedBytes<T::kChannels>, true);
+      launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream,
+                     {.dependent = true});
   });
 }
 

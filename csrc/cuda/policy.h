@@ -11,7 +11,7 @@ namespace s2attn::cuda {
 
 // gather:   portable. One warp per owner, partners in groups, one update of an online softmax per group.
 // two_pass: portable. As gather, but the maximum of the scores is found in a pass of its own, before the sums.
-// tile:     tensor cores (sm_80 and later). 16 owners per warp, whose partners are loaded once for all of a block.
+// tile:     tensor cores (sm_80 and later). 16 owners per warp, whose partners are read once for all of them.
 enum class Variant { gather, two_pass, tile };
 
 inline constexpr Variant kVariants[] = {Variant::gather, Variant::two_pass, Variant::tile};

@@ -213,7 +213,7 @@ class TensorCores {
   static constexpr int kParkedBytes = 0;
   static __device__ void park(OwnerTile& parked, const OwnerTile& owners, char*) { parked = owners; }
 
-  template <int = 1, int kGroups>
+  template <int = 1, int kGroups>  // kSteps, of float32: see there
   static __device__ void scores(const OwnerTile& owners, const PartnerTile<kGroups>& partners, float (&s)[kGroups][4]) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
@@ -416,7 +416,7 @@ class TensorCores<float, kChannels> {
     tile.parked = parked;
   }
 
-  // kSteps: of 16 channels, whose products the cores add up.
+  // kSteps: of 16 channels, whose large products the cores add up before a rounding adder does.
   template <int kSteps = 1, int kGroups>
   static __device__ void scores(const OwnerTile& owners, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
     scores_of<kSteps>([&](int step, int half) { return split(owners, step, half); }, factors, s);
@@ -448,6 +448,7 @@ class TensorCores<float, kChannels> {
   // split(step, half): the owners' fragment of 8 channels.
   template <int kSteps, int kGroups, typename Split>
   static __device__ void scores_of(const Split& split, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
+    static_assert(kChannels / 16 % kSteps == 0, "no product may be left out");
     // The cores cut off what does not fit their sum, so that sums of large products over 16 kSteps channels are added
     // up by the rounding adders. Small products have sums of their own: products that do not wait for each other
     // alternate.

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Cores = typename Layout::Cores;
   using HalfCores = typename Layout::SumCores;
   const auto tile = find_owners<Tile::kOctets, 2>(grid);
-  let_next_kernel_start();
+  trigger_dependent_launch();
   if (tile.column >= grid.columns) return;
   const int role = tile.role();
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     typename Cores::OwnerTile arranged;
     Cores::arrange(arranged, packets, multiplied.count);
     Cores::park(parked, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
-    wait_for_kernel_before();
+    wait_for_primary();
   };
   // of every query the first warp reads the first number, the second one the second
   const float* statistics_of_head = p.workspace + 2 * (first_query * p.shape.heads + tile.head) + role;

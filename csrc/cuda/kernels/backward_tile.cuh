@@ -1,13 +1,13 @@
 // Computes: what backward_gather computes, of query and key owners each in a kernel of its own.
 // Layout, Mapping, Requires: as forward_tile; statistics for the key owners, which the query owners leave: blocks of
 // key
-//   owners may start before these have ended, and wait for them (device/grids.cuh).
+//   owners may start before these have ended, and wait for them (device/dependent_launch.cuh).
 // Numerics: as forward_tile; weights p and their gradients ds are rounded to the storage type before they multiply
 //   partners (float32: split, not rounded), so float16 loses gradients below 2^-24 unless the loss is scaled.
 //   Deterministic: each owner sums its partners in one order.
 #pragma once
 
-#include "../device/grids.cuh"
+#include "../device/dependent_launch.cuh"
 #include "backward_statistics.cuh"
 #include "forward_tile.cuh"
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #if S2ATTN_TILES
   using Cores = TensorCores<storage_t, Tile::kChannels>;
   const auto tile = find_owners<Tile::kOctets>(grid);
-  let_next_kernel_start();
+  trigger_dependent_launch();
   if (tile.column >= grid.columns) return;
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
   const uint64_t first_query = first_point(tile.batch, p.shape.query), first_key = first_point(tile.batch, p.shape.key);
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     Cores::arrange(keys, key_packets, k.channels);
     Cores::arrange(values, value_packets, v.channels);
     weights.arrange(p);
-    wait_for_kernel_before();
+    wait_for_primary();
   };
   visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     const auto q_row = [&](int column) { return q.row(step.point(column)); };

@@ -8,7 +8,8 @@
 // Requires: sm_80; channels and channels_out <= Tile::kChannels; points and bytes from one to the next below 2^31; 8
 //   longitudes of keys; ForwardLayout::kBytes of dynamic shared memory, or, where octets are shared, kMergedBytes for
 //   all shares but one.
-// Numerics: products as device/tensor_cores.cuh states, everything else in float32. The maximum that scores are taken
+// Numerics: products as device/tensor_cores.cuh states, of float32 with the large ones of 32 channels added up by the
+//   cores (16 in a backward, which has less to spare), everything else in float32. The maximum that scores are taken
 //   relative to is raised only when a score exceeds it by 2^8: exp2 of less cannot overflow, and the quotient does not
 //   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose windows hold it.
 #pragma once
