@@ -70,16 +70,16 @@ void launch_tile_forward(const KernelPolicy& policy, const ForwardParams& params
   });
 }
 
+// Of a block of a backward without pairs: both tensors of its owners.
+template <typename T, typename storage_t>
+constexpr int parked_bytes = T::kOctets * 2 * BackwardCores<storage_t, T::kChannels>::kParkedBytes;
+
 template <typename storage_t>
 void launch_tile_backward_query(const KernelPolicy& policy, const BackwardParams& params, cudaStream_t stream) {
   with_tile<storage_t, Pass::backward_query>(policy, [&](auto type) {
     using T = typename decltype(type)::type;
-    if constexpr (T::kRoles == 2)
-      launch_tile<T>(
-          backward_query_pair<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
-          {.shared_bytes = QueryPair<T, storage_t>::kBytes, .merged_bytes = QueryPair<T, storage_t>::kMerged});
-    else
-      launch_tile<T>(backward_query_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream);
+    launch_tile<T>(backward_query_tile<T, storage_t>, params, params.query_table, params.shape.query, policy, stream,
+                   {.shared_bytes = parked_bytes<T, storage_t>});
   });
 }
 
@@ -92,7 +92,7 @@ void launch_tile_backward_key(const KernelPolicy& policy, const BackwardParams& 
                      {.shared_bytes = KeyPair<T, storage_t>::kBytes, .dependent = true});
     else
       launch_tile<T>(backward_key_tile<T, storage_t>, params, params.key_table, params.shape.key, policy, stream,
-                     {.dependent = true});
+                     {.shared_bytes = parked_bytes<T, storage_t>, .dependent = true});
   });
 }
 

@@ -49,8 +49,9 @@ struct TilePolicy {
 
 // Whether two warps share the work of an octet (kernels/forward_tile.cuh, backward_pair.cuh).
 constexpr bool uses_pairs(Storage storage, Pass pass, int channels) {
-  if (storage == Storage::float32) return channels >= (pass == Pass::forward ? 128 : 64);
-  return pass == Pass::backward_key && channels >= 128;
+  const bool wide = storage == Storage::float32;
+  if (pass == Pass::backward_key) return channels >= (wide ? 64 : 128);
+  return pass == Pass::forward && wide && channels >= 128;
 }
 
 constexpr int threads_of(const TilePolicy& tile, Storage storage, Pass pass) {
@@ -60,17 +61,18 @@ constexpr int threads_of(const TilePolicy& tile, Storage storage, Pass pass) {
 // Of a block, dynamic, at most: what its warps park and its pairs exchange, or the sums of warps that share an octet.
 constexpr int shared_bytes(const TilePolicy& tile, Storage storage, Pass pass) {
   const int warps = threads_of(tile, storage, pass) / 32;
-  if (uses_pairs(storage, pass, tile.channels)) return warps * (128 * tile.channels + 1024 * tile.groups);
-  const int parked = storage == Storage::float32 && pass == Pass::forward ? warps * 128 * tile.channels : 0;
+  if (uses_pairs(storage, pass, tile.channels)) return warps * (64 * tile.channels + 1024 * tile.groups);
+  const int parked = storage == Storage::float32 ? warps * 128 * tile.channels : 0;
   return std::max(parked, (warps - 1) * (64 * tile.channels + 512));
 }
 
 // Whether the tile kernels can be compiled for a policy.
 constexpr bool can_be_compiled(const TilePolicy& tile, Storage storage, Pass pass) {
   constexpr int kBarriers = 15;  // one per pair, besides that of the block
+  const int most_groups = storage == Storage::float32 && pass != Pass::forward ? 2 : 4;  // SplitCores::accumulate
   const bool pairs = uses_pairs(storage, pass, tile.channels);
   return tile.channels > 0 && tile.channels % (pairs ? 64 : 32) == 0 && tile.octets > 0 &&
-         (!pairs || tile.octets <= kBarriers) && tile.groups >= 1 && tile.groups <= 4 && tile.blocks >= 1 &&
+         (!pairs || tile.octets <= kBarriers) && tile.groups >= 1 && tile.groups <= most_groups && tile.blocks >= 1 &&
          tile.blocks * threads_of(tile, storage, pass) <= 1024;  // 64 registers and more
 }
 

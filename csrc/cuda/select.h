@@ -45,7 +45,7 @@ constexpr int32_t neighborhood_width(int64_t arcs, Grid owners, Grid partners) {
 }
 
 constexpr bool holds(const Scope& scope, const ProblemFacts& facts) {
-  return covers(scope, {facts.architecture, storage_bit(facts.storage), facts.width});
+  return covers(scope, {facts.architecture, storage_bit(facts.storage), facts.width, facts.octets});
 }
 
 constexpr KernelPolicy select_gather(const ProblemFacts& facts) {

@@ -2,7 +2,9 @@
 // measures a row's neighbors on the GPU at hand and writes rows to paste here.
 #pragma once
 
+#include <algorithm>
 #include <climits>
+#include <cstdint>
 
 #include "policy.h"
 
@@ -10,6 +12,8 @@ namespace s2attn::cuda {
 
 constexpr int kAnyArchitecture = 0;
 constexpr int kAnyWidth = INT_MAX;
+constexpr int64_t kAnyOctets = INT64_MAX;
+constexpr int64_t kFewOctets = 8192;  // up to two heads at 1 degree
 constexpr int kFirstTileArchitecture = 80;
 constexpr int kFewestTileLongitudes = 8;  // of partners
 
@@ -21,9 +25,10 @@ constexpr unsigned kHalf = kFloat16 | kBfloat16;
 
 // The problems of a row.
 struct Scope {
-  int architecture;   // 90 for sm_90
-  unsigned storages;  // union of storage_bit()
-  int width;          // of the neighborhood, at most (ProblemFacts)
+  int architecture;             // 90 for sm_90
+  unsigned storages;            // union of storage_bit()
+  int width;                    // of the neighborhood, at most (ProblemFacts)
+  int64_t octets = kAnyOctets;  // of owners, at most
 };
 
 // Where a policy was measured against others, and what came out. All null: nowhere, the row is untuned.
@@ -49,6 +54,10 @@ inline constexpr Measurement kH200Tile{
     "1, 0.5, 0.25, 0.5 to 1 and 1 to 0.5 degree, cutoffs 0.017 to 0.1: with 64 channels beside fewer and more octets; "
     "blocks of the float32 forward beside one less; the rest beside all neighbors with the kernels of 0022"};
 
+// 45 octets of a row at 1 degree are whole blocks of 5 and of 3, of 4 they are not.
+inline constexpr Measurement kH200FewOctets{"NVIDIA H200", "2026-12-01", "service/decisions/0026",
+                                            "1 degree .017: 0.97 of the time of 4 octets"};
+
 // The first row that covers a problem and fits the GPU is taken: narrow ones first, and what any GPU takes last.
 //
 // The rows for sm_90 are those that were timed as they stand; float16 has those of bfloat16, room for 32 channels was
@@ -62,32 +71,36 @@ inline constexpr TileRow kTileTable[] = {
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 32, {32, 4, 2, 2}, {}},
     {{90, kBfloat16, 7}, Pass::forward, 64, {64, 4, 2, 4}, kH200Tile},
     {{90, kBfloat16, kAnyWidth}, Pass::forward, 64, {64, 4, 4, 3}, kH200Tile},
+    {{90, kBfloat16, 7, kFewOctets}, Pass::backward_query, 64, {64, 5, 2, 3}, kH200FewOctets},
     {{90, kBfloat16, 7}, Pass::backward_query, 64, {64, 4, 2, 4}, kH200Tile},
     {{90, kBfloat16, kAnyWidth}, Pass::backward_query, 64, {64, 4, 4, 3}, kH200Tile},
+    {{90, kBfloat16, kAnyWidth, kFewOctets}, Pass::backward_key, 64, {64, 3, 2, 4}, kH200FewOctets},
     {{90, kBfloat16, kAnyWidth}, Pass::backward_key, 64, {64, 4, 2, 3}, kH200Tile},
     {{90, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 2, 3}, kH200Tile},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 2, 2, 3}, kH200Tile},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 3}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 2, 3}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 4}, kH200Tile},
     {{kAnyArchitecture, kHalf, 7}, Pass::forward, 64, {64, 4, 2, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 64, {64, 4, 4, 3}, {}},
+    {{kAnyArchitecture, kHalf, 7, kFewOctets}, Pass::backward_query, 64, {64, 5, 2, 3}, {}},
     {{kAnyArchitecture, kHalf, 7}, Pass::backward_query, 64, {64, 4, 2, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 64, {64, 4, 4, 3}, {}},
+    {{kAnyArchitecture, kHalf, kAnyWidth, kFewOctets}, Pass::backward_key, 64, {64, 3, 2, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 64, {64, 4, 2, 3}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 64, {64, 4, 2, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 64, {64, 4, 2, 3}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 64, {64, 2, 2, 4}, {}},
     {{90, kBfloat16, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 6}, kH200Tile},
     {{90, kBfloat16, kAnyWidth}, Pass::backward_query, 128, {128, 2, 2, 4}, kH200Tile},
     {{90, kBfloat16, kAnyWidth}, Pass::backward_key, 128, {128, 1, 2, 6}, kH200Tile},
     {{90, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 3}, kH200Tile},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 2, 1, 2}, kH200Tile},
-    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 1, 2}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 4, 1, 2}, kH200Tile},
+    {{90, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 2, 2}, kH200Tile},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 6}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_query, 128, {128, 2, 2, 4}, {}},
     {{kAnyArchitecture, kHalf, kAnyWidth}, Pass::backward_key, 128, {128, 1, 2, 6}, {}},
     {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::forward, 128, {128, 2, 2, 3}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 2, 1, 2}, {}},
-    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 1, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_query, 128, {128, 4, 1, 2}, {}},
+    {{kAnyArchitecture, kFloat32, kAnyWidth}, Pass::backward_key, 128, {128, 2, 2, 2}, {}},
 };
 
 struct GatherRow {
@@ -119,7 +132,7 @@ inline constexpr GatherRow kGatherTable[] = {
 // Whether every problem of the inner scope is one of the outer.
 constexpr bool covers(const Scope& outer, const Scope& inner) {
   return (outer.architecture == kAnyArchitecture || outer.architecture == inner.architecture) &&
-         (inner.storages & ~outer.storages) == 0 && inner.width <= outer.width;
+         (inner.storages & ~outer.storages) == 0 && inner.width <= outer.width && inner.octets <= outer.octets;
 }
 
 // A measurement is of one architecture, a row for any has none; and no row stands behind one that takes all it would.
@@ -153,11 +166,13 @@ struct TileList {
   }
 };
 
-// Adds what differs from a tile by one step of one number. More or fewer warps share out the same registers.
+// Adds what differs from a tile by one step of one number. Blocks of more or fewer warps share out the same registers.
 constexpr void add_neighbors(TileList& list, const TilePolicy& tile, Storage storage, Pass pass) {
   TilePolicy steps[6] = {tile, tile, tile, tile, tile, tile};
-  steps[0].octets *= 2, steps[0].blocks = tile.blocks > 1 ? tile.blocks / 2 : 1;
-  steps[1].octets /= 2, steps[1].blocks *= 2;
+  steps[0].octets *= 2;
+  steps[1].octets /= 2;
+  for (TilePolicy* step : {&steps[0], &steps[1]})
+    if (step->octets > 0) step->blocks = std::max(tile.octets * tile.blocks / step->octets, 1);
   steps[2].groups *= 2;
   steps[3].groups /= 2;
   steps[4].blocks += 1;

@@ -18,12 +18,12 @@ __device__ void meet_pair() {
     if (pair == i) asm volatile("bar.sync %0, %1;" ::"r"(i + 1), "n"(2 * kWarp) : "memory");
 }
 
-// Scores, or what becomes of them, from one warp of a pair to the other: kWriters of them write. A pair meets once per
-// exchange. That is enough with two buffers in turns: a warp writes to a buffer again two exchanges later, after the
-// meeting between them, to which the other came only after it had read.
-template <int kPairs, int kWriters, int kGroups>
+// Scores, or what becomes of them, from each warp of a pair to the other. A pair meets once per exchange. That is
+// enough with two buffers in turns: a warp writes to a buffer again two exchanges later, after the meeting between
+// them, to which the other came only after it had read.
+template <int kPairs, int kGroups>
 class PairExchange {
-  using Buffer = float4[kWriters][kGroups][kWarp];
+  using Buffer = float4[2][kGroups][kWarp];
 
  public:
   static constexpr int kBytes = kPairs * 2 * static_cast<int>(sizeof(Buffer));
@@ -34,24 +34,9 @@ class PairExchange {
   // role: of this warp, 0 or 1.
   template <int kCount>
   __device__ void swap(int role, const float (&own)[kCount][4], float (&other)[kCount][4]) {
-    static_assert(kWriters == 2);
     write(role, own);
     meet_pair<kPairs>();
     read(1 - role, other);
-    turn_ ^= 1;
-  }
-
-  // What one warp of the pair sends, the other receives.
-  template <int kCount>
-  __device__ void send(const float (&values)[kCount][4]) {
-    write(0, values);
-    meet_pair<kPairs>();
-    turn_ ^= 1;
-  }
-  template <int kCount>
-  __device__ void receive(float (&values)[kCount][4]) {
-    meet_pair<kPairs>();
-    read(0, values);
     turn_ ^= 1;
   }
 

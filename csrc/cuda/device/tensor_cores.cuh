@@ -4,12 +4,12 @@
 // SumTile. Partners come 8 at a time, a "column group", from global memory straight into fragments:
 //   load(factors, row, channels), scores(owners, factors, S)               S[i][.] = owners . partners of group i
 //   load_addends(addends, row, channels), accumulate(sums, P, addends)     sums += P[i][.] partners of group i
-//   reload_addends(addends, factors, ...)    of partners whose factors are loaded: 16 bits need not read them again
+// In a backward the same partners are both: load(rows, row, channels), split(partners, rows, scales).
 // Element e of a group's four scores belongs to owner row lane / 4 + 8 * (e / 2) and to partner
 // kColumnStep * (e % 2) + first_column(). Channels and partners are numbered so that a lane reads 16 bytes at a time.
 // float16, bfloat16: m16n8k16; addends are transposed between the lanes (movmatrix), since reading them as the cores
-// want them takes four times the cycles of the L1 cache. float32: every factor is split into two TF32 numbers, three
-// products of which (m16n8k8) carry 21 bits.
+// want them takes four times the cycles of the L1 cache. float32 in a forward: every factor is split into two TF32
+// numbers, three products of which (m16n8k8) carry 21 bits; in a backward: split_cores.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -109,6 +109,9 @@ class TensorCores {
   static constexpr int kPackets = kChannels / 32;  // of eight channels, that a lane has of a row
 
  public:
+  static constexpr bool kScaled = false;  // of float32: see SplitCores
+  static constexpr int kParkedBytes = 0;
+
   // The lane has packets lane % 4, lane % 4 + 4, ... of both of its rows.
   struct OwnerPackets {
     uint4 values[kPackets][2];
@@ -128,6 +131,8 @@ class TensorCores {
   using Factors = PartnerTile<kGroups>;
   template <int kGroups>
   using Addends = PartnerTile<kGroups>;
+  template <int kGroups>
+  using PartnerRows = PartnerTile<kGroups>;
 
   static constexpr int kColumnStep = 1;
   static __device__ int first_column() { return lane_index() % 4 * 2; }
@@ -139,19 +144,21 @@ class TensorCores {
 #pragma unroll
       for (int r = 0; r < 2; ++r) packets.values[i][r] = read_packet<uint4>(rows[r], channel(i), channels);
   }
-  static __device__ void arrange(OwnerTile& tile, const OwnerPackets& packets, int channels) {
+  // The last two, of float32: see SplitCores.
+  static __device__ void arrange(OwnerTile& tile, OwnerPackets& packets, int channels, char*, float (&)[2]) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const uint4 packet = channel(i) < channels ? packets.values[i][r] : uint4{0, 0, 0, 0};
+        uint4& packet = packets.values[i][r];
+        if (channel(i) >= channels) packet = uint4{0, 0, 0, 0};
         tile.values[i][0][r] = packet.x, tile.values[i][0][2 + r] = packet.y;
         tile.values[i][1][r] = packet.z, tile.values[i][1][2 + r] = packet.w;
       }
   }
 
-  // This lane's part of the products of both owners with other rows.
-  static __device__ void dot(const OwnerTile& tile, const OwnerPackets& others, float (&products)[2]) {
+  // This lane's part of the products of both owners with other rows; the owners were arranged.
+  static __device__ void dot(const OwnerPackets& owners, const OwnerPackets& others, float (&products)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       products[r] = 0.0f;
@@ -161,9 +168,8 @@ class TensorCores {
       };
 #pragma unroll
       for (int i = 0; i < kPackets; ++i) {
-        const uint4 packet = others.values[i][r];
-        add(tile.values[i][0][r], packet.x), add(tile.values[i][0][2 + r], packet.y);
-        add(tile.values[i][1][r], packet.z), add(tile.values[i][1][2 + r], packet.w);
+        const uint4 own = owners.values[i][r], other = others.values[i][r];
+        add(own.x, other.x), add(own.y, other.y), add(own.z, other.z), add(own.w, other.w);
       }
     }
   }
@@ -180,13 +186,13 @@ class TensorCores {
   }
 
   template <int kGroups, typename Row>
-  static __device__ void reload_addends(PartnerTile<kGroups>& tile, const PartnerTile<kGroups>& loaded, const Row&,
-                                        int) {
-    tile = loaded;
-  }
-  template <int kGroups, typename Row>
   static __device__ void load_addends(PartnerTile<kGroups>& tile, const Row& row, int channels) {
     load(tile, row, channels);
+  }
+
+  template <int kGroups>
+  static __device__ void split(PartnerTile<kGroups>& tile, const PartnerTile<kGroups>& rows, float (&)[kGroups][2]) {
+    tile = rows;
   }
 
   static __device__ void store(const SumTile& sums, const float (&factors)[2], storage_t* const (&rows)[2],
@@ -205,13 +211,6 @@ class TensorCores {
       }
     }
   }
-
-  // Of float32: see there.
-  template <bool>
-  using ParkedTile = OwnerTile;
-  template <bool>
-  static constexpr int kParkedBytes = 0;
-  static __device__ void park(OwnerTile& parked, const OwnerTile& owners, char*) { parked = owners; }
 
   template <int = 1, int kGroups>  // kSteps, of float32: see there
   static __device__ void scores(const OwnerTile& owners, const PartnerTile<kGroups>& partners, float (&s)[kGroups][4]) {
@@ -250,10 +249,6 @@ class TensorCores {
     }
   }
 
- private:
-  static __device__ int channel(int packet) { return 32 * packet + lane_index() % 4 * 8; }
-  static __device__ uint32_t pack(float low, float high) { return Half2<storage_t>::pack(low, high); }
-
   // Word j of a packet is a row of an 8 x 8 matrix, partners by channels; sums are over partners.
   static __device__ uint32_t transposed(const uint4& packet, int j) {
     const uint32_t word = j == 0 ? packet.x : j == 1 ? packet.y : j == 2 ? packet.z : packet.w;
@@ -261,6 +256,10 @@ class TensorCores {
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(word));
     return column;
   }
+
+ private:
+  static __device__ int channel(int packet) { return 32 * packet + lane_index() % 4 * 8; }
+  static __device__ uint32_t pack(float low, float high) { return Half2<storage_t>::pack(low, high); }
 };
 
 // A float as the sum of two TF32 numbers: high is rounded to nearest, the rest is exact before the cores cut it off.
@@ -296,12 +295,19 @@ class TensorCores<float, kChannels> {
  public:
   static_assert(kChannels % 32 == 0);
 
+  static constexpr bool kScaled = false;
+  using SumTile = TileSums<kChannels>;
+
   // Packets of four channels: the lane has packets lane % 4, lane % 4 + 4, ... of both of its rows.
-  struct OwnerTile {
+  struct OwnerPackets {
     float4 values[kChannels / 16][2];
   };
-  using OwnerPackets = OwnerTile;
-  using SumTile = TileSums<kChannels>;
+  // Owners split once. They lie in shared memory, kParkedBytes of the warp's own, read 16 bytes at a time,
+  // conflict-free: registers are worth more.
+  struct OwnerTile {
+    const uint4* parked;
+  };
+  static constexpr int kParkedBytes = 2 * kChannels / 8 * kWarp * static_cast<int>(sizeof(uint4));
 
   template <int kGroups>
   struct Factors {
@@ -328,11 +334,6 @@ class TensorCores<float, kChannels> {
   }
 
   template <int kGroups, typename Row>
-  static __device__ void reload_addends(Addends<kGroups>& addends, const Factors<kGroups>&, const Row& row,
-                                        int channels) {
-    load_addends(addends, row, channels);
-  }
-  template <int kGroups, typename Row>
   static __device__ void load_addends(Addends<kGroups>& addends, const Row& row, int channels) {
     const int n = lane_index() / 4;
 #pragma unroll
@@ -352,23 +353,23 @@ class TensorCores<float, kChannels> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) packets.values[step][i] = read_packet<float4>(rows[i], packet(step) * 4, channels);
   }
-  static __device__ void arrange(OwnerTile& tile, const OwnerPackets& packets, int channels) {
+  // The last one, of scaled rows: see SplitCores.
+  static __device__ void arrange(OwnerTile& tile, const OwnerPackets& packets, int channels, char* memory,
+                                 float (&)[2]) {
+    uint4* parked = reinterpret_cast<uint4*>(memory) + lane_index();
+    tile.parked = parked;
 #pragma unroll
-    for (int step = 0; step < kChannels / 16; ++step)
+    for (int step = 0; step < kChannels / 16; ++step) {
+      const bool exists = packet(step) * 4 < channels;
+      const float4 first = exists ? packets.values[step][0] : float4{};
+      const float4 second = exists ? packets.values[step][1] : float4{};
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        tile.values[step][i] = packet(step) * 4 < channels ? packets.values[step][i] : float4{};
-  }
-
-  // This lane's part of the products of both owners with other rows.
-  static __device__ void dot(const OwnerTile& tile, const OwnerPackets& others, float (&products)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      products[r] = 0.0f;
-#pragma unroll
-      for (int step = 0; step < kChannels / 16; ++step) {
-        const float4 a = tile.values[step][r], b = others.values[step][r];
-        products[r] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+      for (int half = 0; half < 2; ++half) {
+        const SplitFloats<4> owner = half ? split_floats<4>({first.z, second.z, first.w, second.w})
+                                          : split_floats<4>({first.x, second.x, first.y, second.y});
+        const int i = 2 * step + half;
+        parked[i * kWarp] = uint4{owner.low[0], owner.low[1], owner.low[2], owner.low[3]};
+        parked[(i + kChannels / 8) * kWarp] = uint4{owner.high[0], owner.high[1], owner.high[2], owner.high[3]};
       }
     }
   }
@@ -389,65 +390,9 @@ class TensorCores<float, kChannels> {
     }
   }
 
-  // Owners split once. Their low parts, and where kHigh the high ones too, lie in shared memory, kParkedBytes of the
-  // warp's own: registers are worth more than a read of 16 bytes, conflict-free, for three products of every group.
-  template <bool kHigh>
-  struct ParkedTile {
-    uint32_t high[kHigh ? 1 : kChannels / 8][4];
-    const uint4* parked;
-  };
-  template <bool kHigh>
-  static constexpr int kParkedBytes = (kHigh ? 2 : 1) * kChannels / 8 * kWarp * static_cast<int>(sizeof(uint4));
-
-  template <bool kHigh>
-  static __device__ void park(ParkedTile<kHigh>& tile, const OwnerTile& owners, char* memory) {
-    uint4* parked = reinterpret_cast<uint4*>(memory) + lane_index();
-#pragma unroll
-    for (int i = 0; i < kChannels / 8; ++i) {
-      const SplitFloats<4> owner = split(owners, i / 2, i % 2);
-      parked[i * kWarp] = uint4{owner.low[0], owner.low[1], owner.low[2], owner.low[3]};
-      if constexpr (kHigh) {
-        parked[(i + kChannels / 8) * kWarp] = uint4{owner.high[0], owner.high[1], owner.high[2], owner.high[3]};
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) tile.high[i][j] = owner.high[j];
-      }
-    }
-    tile.parked = parked;
-  }
-
   // kSteps: of 16 channels, whose large products the cores add up before a rounding adder does.
-  template <int kSteps = 1, int kGroups>
+  template <int kSteps, int kGroups>
   static __device__ void scores(const OwnerTile& owners, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
-    scores_of<kSteps>([&](int step, int half) { return split(owners, step, half); }, factors, s);
-  }
-  template <int kSteps = 1, int kGroups, bool kHigh>
-  static __device__ void scores(const ParkedTile<kHigh>& owners, const Factors<kGroups>& factors,
-                                float (&s)[kGroups][4]) {
-    const auto fragment = [&](int step, int half) {
-      const int i = 2 * step + half;
-      const uint4 low = owners.parked[i * kWarp];
-      const auto high = [&] {
-        if constexpr (kHigh)
-          return owners.parked[(i + kChannels / 8) * kWarp];
-        else
-          return uint4{owners.high[i][0], owners.high[i][1], owners.high[i][2], owners.high[i][3]};
-      }();
-      return SplitFloats<4>{{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
-    };
-    scores_of<kSteps>(fragment, factors, s);
-  }
-
- private:
-  static __device__ SplitFloats<4> split(const OwnerTile& owners, int step, int half) {
-    const float4 first = owners.values[step][0], second = owners.values[step][1];
-    return half ? split_floats<4>({first.z, second.z, first.w, second.w})
-                : split_floats<4>({first.x, second.x, first.y, second.y});
-  }
-
-  // split(step, half): the owners' fragment of 8 channels.
-  template <int kSteps, int kGroups, typename Split>
-  static __device__ void scores_of(const Split& split, const Factors<kGroups>& factors, float (&s)[kGroups][4]) {
     static_assert(kChannels / 16 % kSteps == 0, "no product may be left out");
     // The cores cut off what does not fit their sum, so that sums of large products over 16 kSteps channels are added
     // up by the rounding adders. Small products have sums of their own: products that do not wait for each other
@@ -462,7 +407,11 @@ class TensorCores<float, kChannels> {
           if (step % kSteps == 0) large[i][e] = 0.0f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const SplitFloats<4> owner = split(step, half);
+        const int fragment = 2 * step + half;
+        const uint4 low_parts = owners.parked[fragment * kWarp];
+        const uint4 high_parts = owners.parked[(fragment + kChannels / 8) * kWarp];
+        const SplitFloats<4> owner{{high_parts.x, high_parts.y, high_parts.z, high_parts.w},
+                                   {low_parts.x, low_parts.y, low_parts.z, low_parts.w}};
         uint32_t high[kGroups][2], low[kGroups][2];
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) {
@@ -489,7 +438,6 @@ class TensorCores<float, kChannels> {
       for (int e = 0; e < 4; ++e) s[i][e] += small[0][i][e] + small[1][i][e];
   }
 
- public:
   template <int kGroups>
   static __device__ void accumulate(SumTile& sums, const float (&p)[kGroups][4], const Addends<kGroups>& addends) {
 #pragma unroll

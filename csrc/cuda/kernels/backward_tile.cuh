@@ -1,23 +1,33 @@
 // Computes: what backward_gather computes, of query and key owners each in a kernel of its own.
-// Layout, Mapping, Requires: as forward_tile; statistics for the key owners, which the query owners leave: blocks of
-// key
-//   owners may start before these have ended, and wait for them (device/dependent_launch.cuh).
-// Numerics: as forward_tile; weights p and their gradients ds are rounded to the storage type before they multiply
-//   partners (float32: split, not rounded), so float16 loses gradients below 2^-24 unless the loss is scaled.
+// Layout, Mapping, Requires: as forward_tile; of float32 dynamic shared memory for both tensors of the owners;
+//   statistics for the key owners, which the query owners leave: blocks of key owners may start before these have ended,
+//   and wait for them (device/dependent_launch.cuh).
+// Numerics: products as device/tensor_cores.cuh and, of float32, device/split_cores.cuh state, everything else in
+//   float32; weights p and their gradients ds are rounded to the storage type before they multiply partners (float32:
+//   split), so float16 loses gradients below 2^-24 unless the loss is scaled. A NaN or an infinity in a partner reaches
+//   all owners whose windows hold it.
 //   Deterministic: each owner sums its partners in one order.
 #pragma once
 
+#include <type_traits>
+
 #include "../device/dependent_launch.cuh"
+#include "../device/split_cores.cuh"
 #include "backward_statistics.cuh"
 #include "forward_tile.cuh"
 
 namespace s2attn::cuda {
 
+// What multiplies the channels of a storage type in a backward.
+template <typename storage_t, int kChannels>
+using BackwardCores =
+    std::conditional_t<std::is_same_v<storage_t, float>, SplitCores<kChannels>, TensorCores<storage_t, kChannels>>;
+
 template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     backward_query_tile(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
 #if S2ATTN_TILES
-  using Cores = TensorCores<storage_t, Tile::kChannels>;
+  using Cores = BackwardCores<storage_t, Tile::kChannels>;
   const auto tile = find_owners<Tile::kOctets>(grid);
   trigger_dependent_launch();
   if (tile.column >= grid.columns) return;
@@ -37,47 +47,55 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   for (int i = 0; i < 2; ++i) statistics[i].x = p.lse[head_row(owners[i])];
   typename Cores::OwnerTile queries, dys;
   typename Cores::SumTile dq;
+  float query_scales[2] = {}, dy_scales[2] = {};
   const PartnerSource source{p.query_table,         p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent),
                              !kCorrected<storage_t>};
   const auto begin = [&] {
-    Cores::arrange(queries, query_packets, q.channels);
-    Cores::arrange(dys, dy_packets, dy.channels);
+    char* parked = shared_memory() + threadIdx.x / kWarp * (2 * Cores::kParkedBytes);
+    Cores::arrange(queries, query_packets, q.channels, parked, query_scales);
+    Cores::arrange(dys, dy_packets, dy.channels, parked + Cores::kParkedBytes, dy_scales);
     float deltas[2];
-    Cores::dot(dys, y_packets, deltas);
+    Cores::dot(dy_packets, y_packets, deltas);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      query_scales[i] *= kLog2E;
       statistics[i] = {statistics[i].x * kLog2E - p.weight_exponent, quad_sum(deltas[i])};
       if (!kCorrected<storage_t> && owners[i].exists && lane_index() % 4 == 0 && tile.share == 0)
         query_statistics(p)[head_row(owners[i])] = statistics[i];
     }
   };
   WeightSums sums[2];
+  SumScales<Cores::kScaled> dq_scales;
   visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     const float weight = step.weight;
     const ColumnMask& mask = step.mask;
-    const auto k_row = [&](int column) { return k.row(step.point(column)); };
-    typename Cores::template Factors<kCount> keys, values;
-    typename Cores::template Addends<kCount> addends;
-    Cores::load(keys, k_row, k.channels);
-    Cores::load(values, [&](int column) { return v.row(step.point(column)); }, v.channels);
-    float s[kCount][4] = {}, ds[kCount][4] = {};
+    typename Cores::template PartnerRows<kCount> key_rows, value_rows;
+    typename Cores::template PartnerTile<kCount> keys, values;
+    Cores::load(key_rows, [&](int column) { return k.row(step.point(column)); }, k.channels);
+    Cores::load(value_rows, [&](int column) { return v.row(step.point(column)); }, v.channels);
+    float s[kCount][4] = {}, ds[kCount][4] = {}, key_scales[kCount][2] = {}, value_scales[kCount][2] = {};
+    Cores::split(keys, key_rows, key_scales);
     Cores::scores(queries, keys, s);
+    Cores::split(values, value_rows, value_scales);
     Cores::scores(dys, values, ds);
-    Cores::reload_addends(addends, keys, k_row, k.channels);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
+        const float unit = Cores::kScaled ? query_scales[e / 2] * key_scales[i][e % 2] : kLog2E;
+        const float dy_unit = Cores::kScaled ? dy_scales[e / 2] * value_scales[i][e % 2] : 1.0f;
         // float32 multiplies by the weight: the sum with its logarithm would be rounded once more
-        const float exponent = s[i][e] * kLog2E + ((kCorrected<storage_t> ? 0.0f : weight) - statistics[e / 2].x);
+        const float exponent = s[i][e] * unit + ((kCorrected<storage_t> ? 0.0f : weight) - statistics[e / 2].x);
         const bool held = mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
         const float weighted = (kCorrected<storage_t> ? weight : 1.0f) * exp2_approximate(exponent);
         const float probability = held ? weighted : 0.0f;
-        ds[i][e] = held ? probability * (ds[i][e] - statistics[e / 2].y) : 0.0f;
+        ds[i][e] = probability * (ds[i][e] * dy_unit - statistics[e / 2].y);
         if constexpr (kCorrected<storage_t>) sums[e / 2].add(probability, ds[i][e]);
       }
-    Cores::accumulate(dq, ds, addends);
+    dq_scales.apply(ds, key_scales, dq);
+    Cores::accumulate(dq, ds, keys);
   });
+  dq_scales.remove(dq);
   const auto merged = [&](const float (&others)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums[i].add(others[i], others[2 + i]);
@@ -128,7 +146,7 @@ template <typename Tile, typename storage_t>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     backward_key_tile(const __grid_constant__ BackwardParams p, const __grid_constant__ TileGrid grid) {
 #if S2ATTN_TILES
-  using Cores = TensorCores<storage_t, Tile::kChannels>;
+  using Cores = BackwardCores<storage_t, Tile::kChannels>;
   const auto tile = find_owners<Tile::kOctets>(grid);
   if (tile.column >= grid.columns) return;
   const HeadChannels in(p.shape, tile.head, p.shape.channels), out(p.shape, tile.head, p.shape.channels_out);
@@ -143,21 +161,24 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   weights.read(p, owners);
   typename Cores::OwnerTile keys, values;
   typename Cores::SumTile dk, dv;
+  float key_scales[2] = {}, value_scales[2] = {};
   const float2* statistics_of_head = query_statistics(p) + (first_query * p.shape.heads + tile.head);
   const PartnerSource source{p.key_table, p.shape.query, grid.rows, nullptr, 1.0f, true};
   const auto begin = [&] {
-    Cores::arrange(keys, key_packets, k.channels);
-    Cores::arrange(values, value_packets, v.channels);
+    char* parked = shared_memory() + threadIdx.x / kWarp * (2 * Cores::kParkedBytes);
+    Cores::arrange(keys, key_packets, k.channels, parked, key_scales);
+    Cores::arrange(values, value_packets, v.channels, parked + Cores::kParkedBytes, value_scales);
+#pragma unroll
+    for (float& scale : key_scales) scale *= kLog2E;
     weights.arrange(p);
     wait_for_primary();
   };
+  SumScales<Cores::kScaled> dk_scales, dv_scales;
   visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
-    const auto q_row = [&](int column) { return q.row(step.point(column)); };
-    const auto dy_row = [&](int column) { return dy.row(step.point(column)); };
-    typename Cores::template Factors<kCount> q_factors, dy_factors;
-    typename Cores::template Addends<kCount> q_addends, dy_addends;
+    typename Cores::template PartnerRows<kCount> q_rows, dy_rows;
+    typename Cores::template PartnerTile<kCount> queries, dys;
     float2 statistics[kCount][2];
-    Cores::load(q_factors, q_row, q.channels);
+    Cores::load(q_rows, [&](int column) { return q.row(step.point(column)); }, q.channels);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
@@ -165,25 +186,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         statistics[i][e] =
             statistics_of_head[step.point(i * kGroupColumns + Cores::first_column() + Cores::kColumnStep * e) *
                                uint64_t{static_cast<uint32_t>(p.shape.heads)}];
-    Cores::load(dy_factors, dy_row, dy.channels);
-    float probabilities[kCount][4] = {}, ds[kCount][4] = {};
-    Cores::scores(keys, q_factors, probabilities);
-    Cores::scores(values, dy_factors, ds);
-    Cores::reload_addends(dy_addends, dy_factors, dy_row, dy.channels);
+    Cores::load(dy_rows, [&](int column) { return dy.row(step.point(column)); }, dy.channels);
+    float probabilities[kCount][4] = {}, ds[kCount][4] = {}, query_scales[kCount][2] = {}, dy_scales[kCount][2] = {};
+    Cores::split(queries, q_rows, query_scales);
+    Cores::scores(keys, queries, probabilities);
+    Cores::split(dys, dy_rows, dy_scales);
+    Cores::scores(values, dys, ds);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float exponent = probabilities[i][e] * kLog2E + (weights.logarithms[e / 2] - statistics[i][e % 2].x);
+        const float unit = Cores::kScaled ? key_scales[e / 2] * query_scales[i][e % 2] : kLog2E;
+        const float dy_unit = Cores::kScaled ? value_scales[e / 2] * dy_scales[i][e % 2] : 1.0f;
+        const float exponent = probabilities[i][e] * unit + (weights.logarithms[e / 2] - statistics[i][e % 2].x);
         const bool held = step.mask.holds(i * kGroupColumns + Cores::kColumnStep * (e % 2), e / 2);
         probabilities[i][e] = held ? exp2_approximate(exponent) : 0.0f;
-        ds[i][e] = probabilities[i][e] * (ds[i][e] - statistics[i][e % 2].y);
+        ds[i][e] = probabilities[i][e] * (ds[i][e] * dy_unit - statistics[i][e % 2].y);
       }
-    if (p.dv) Cores::accumulate(dv, probabilities, dy_addends);
+    if (p.dv) {
+      dv_scales.apply(probabilities, dy_scales, dv);
+      Cores::accumulate(dv, probabilities, dys);
+    }
     if (!p.dk) return;
-    Cores::reload_addends(q_addends, q_factors, q_row, q.channels);
-    Cores::accumulate(dk, ds, q_addends);
+    dk_scales.apply(ds, query_scales, dk);
+    Cores::accumulate(dk, ds, queries);
   });
+  dk_scales.remove(dk);
+  dv_scales.remove(dv);
   const LaneOwner written[2] = {lane_owner(tile.again(), grid, 0), lane_owner(tile.again(), grid, 1)};
   const auto store = [&](const auto& sums, void* tensor, const HeadChannels& channels) {
     const auto gradient = channels.rows<storage_t>(tensor, first_key);

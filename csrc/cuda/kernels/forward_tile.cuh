@@ -9,7 +9,7 @@
 //   longitudes of keys; ForwardLayout::kBytes of dynamic shared memory, or, where octets are shared, kMergedBytes for
 //   all shares but one.
 // Numerics: products as device/tensor_cores.cuh states, of float32 with the large ones of 32 channels added up by the
-//   cores (16 in a backward, which has less to spare), everything else in float32. The maximum that scores are taken
+//   cores, everything else in float32. The maximum that scores are taken
 //   relative to is raised only when a score exceeds it by 2^8: exp2 of less cannot overflow, and the quotient does not
 //   change. Deterministic. A NaN or an infinity in k or v reaches all queries whose windows hold it.
 #pragma once
@@ -117,11 +117,9 @@ template <typename Tile, typename storage_t>
 struct ForwardLayout {
   static constexpr int kChannels = Tile::kChannels / Tile::kRoles;
   using Cores = TensorCores<storage_t, kChannels>;
-  using Exchange = PairExchange<Tile::kOctets, 2, Tile::kGroups>;
+  using Exchange = PairExchange<Tile::kOctets, Tile::kGroups>;
 
-  using Parked = typename Cores::template ParkedTile<true>;
-  static constexpr int kParkedBytes = Cores::template kParkedBytes<true>;  // of a warp
-  static constexpr int kExchange = Tile::kThreads / kWarp * kParkedBytes;  // where it is
+  static constexpr int kExchange = Tile::kThreads / kWarp * Cores::kParkedBytes;  // where it is
   static constexpr int kBytes = kExchange + (Tile::kRoles == 2 ? Exchange::kBytes : 0);
   static constexpr int kMerged = kMergedBytes<kChannels>;  // of a warp
   static constexpr int kAtMost =
@@ -150,14 +148,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const auto k = in.rows<storage_t>(p.k, first_key), v = out.rows<storage_t>(p.v, first_key);
   typename Cores::OwnerPackets packets;
   Cores::read(packets, {q.row(owners[0].point), q.row(owners[1].point)}, q.channels);
-  typename Layout::Parked queries;
+  typename Cores::OwnerTile queries;
   TileSoftmax<Cores> softmax;
   const PartnerSource source{p.query_table, p.shape.key, grid.rows, p.quad_weights, exp2f(-p.weight_exponent), true};
   typename Layout::Exchange exchange(shared_memory() + Layout::kExchange);
   const auto begin = [&] {
-    typename Cores::OwnerTile arranged;
-    Cores::arrange(arranged, packets, q.channels);
-    Cores::park(queries, arranged, shared_memory() + threadIdx.x / kWarp * Layout::kParkedBytes);
+    float unscaled[2];
+    Cores::arrange(queries, packets, q.channels, shared_memory() + threadIdx.x / kWarp * Cores::kParkedBytes, unscaled);
   };
   visit_partners<Tile::kGroups>(source, tile, Cores::first_column(), begin, [&]<int kCount>(const Step& step) {
     typename Cores::template Factors<kCount> keys;

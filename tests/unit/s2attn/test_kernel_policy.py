@@ -216,51 +216,59 @@ def test_an_unknown_variant_is_an_error_that_names_those_there_are(chooser: Path
 
 
 def test_a_tile_that_a_block_has_no_shared_memory_for_is_not_chosen(chooser: Path) -> None:
-    # what the four warps of two pairs park, both parts of 16 x 64 floats, and exchange, 16 x 16 floats twice
-    needed = 4 * (2 * 16 * 64 * 4 + 2 * 16 * 16 * 4)
-    float32 = {"storage": FLOAT32, "pass": 1}
+    # what the four warps of two pairs park, 16 x 64 numbers of two 16-bit parts, and exchange, 16 x 16 floats twice
+    needed = 4 * (2 * 16 * 64 * 2 + 2 * 16 * 16 * 4)
+    float32 = {"storage": FLOAT32, "pass": 2}
     assert chosen(chooser, **float32, shared_bytes=needed).startswith("tile{channels 64")
     assert chosen(chooser, **float32, shared_bytes=needed - 1).startswith("gather{vector 4, group 16, chunks 1}")
 
 
-# The tiles (octets, groups, blocks) by storage, room and pass, each up to a width of the neighborhood.
-TILES: dict[tuple[int, int, int], tuple[tuple[int, tuple[int, int, int]], ...]] = {
-    (2, 32, 0): ((400, (4, 4, 4)),),
-    (2, 32, 1): ((400, (4, 2, 4)),),
-    (2, 32, 2): ((400, (4, 2, 3)),),
-    (4, 32, 0): ((400, (4, 2, 3)),),
-    (4, 32, 1): ((400, (4, 2, 2)),),
-    (4, 32, 2): ((400, (4, 2, 2)),),
-    (2, 64, 0): ((7, (4, 2, 4)), (400, (4, 4, 3))),
-    (2, 64, 1): ((7, (4, 2, 4)), (400, (4, 4, 3))),
-    (2, 64, 2): ((400, (4, 2, 3)),),
-    (4, 64, 0): ((400, (4, 2, 3)),),
-    (4, 64, 1): ((400, (2, 2, 3)),),
-    (4, 64, 2): ((400, (2, 2, 3)),),
-    (2, 128, 0): ((400, (2, 2, 6)),),
-    (2, 128, 1): ((400, (2, 2, 4)),),
-    (2, 128, 2): ((400, (1, 2, 6)),),
-    (4, 128, 0): ((400, (2, 2, 3)),),
-    (4, 128, 1): ((400, (2, 1, 2)),),
-    (4, 128, 2): ((400, (2, 1, 2)),),
+FEW = 8192  # octets of owners
+ANY = 10**9
+
+# The tiles (octets, groups, blocks) by storage, room and pass, each up to a width of the neighborhood and a number of
+# octets of owners.
+TILES: dict[tuple[int, int, int], tuple[tuple[int, int, tuple[int, int, int]], ...]] = {
+    (2, 32, 0): ((400, ANY, (4, 4, 4)),),
+    (2, 32, 1): ((400, ANY, (4, 2, 4)),),
+    (2, 32, 2): ((400, ANY, (4, 2, 3)),),
+    (4, 32, 0): ((400, ANY, (4, 2, 3)),),
+    (4, 32, 1): ((400, ANY, (4, 2, 2)),),
+    (4, 32, 2): ((400, ANY, (4, 2, 2)),),
+    (2, 64, 0): ((7, ANY, (4, 2, 4)), (400, ANY, (4, 4, 3))),
+    (2, 64, 1): ((7, FEW, (5, 2, 3)), (7, ANY, (4, 2, 4)), (400, ANY, (4, 4, 3))),
+    (2, 64, 2): ((400, FEW, (3, 2, 4)), (400, ANY, (4, 2, 3))),
+    (4, 64, 0): ((400, ANY, (4, 2, 3)),),
+    (4, 64, 1): ((400, ANY, (4, 2, 3)),),
+    (4, 64, 2): ((400, ANY, (2, 2, 4)),),
+    (2, 128, 0): ((400, ANY, (2, 2, 6)),),
+    (2, 128, 1): ((400, ANY, (2, 2, 4)),),
+    (2, 128, 2): ((400, ANY, (1, 2, 6)),),
+    (4, 128, 0): ((400, ANY, (2, 2, 3)),),
+    (4, 128, 1): ((400, ANY, (4, 1, 2)),),
+    (4, 128, 2): ((400, ANY, (2, 2, 2)),),
 }
 GATHER_POLICIES = ((4, 4, 1), (4, 8, 1), (4, 16, 1), (4, 32, 1), (1, 8, 1), (1, 32, 2), (1, 32, 0))
 
 
 def expected_policy(facts: dict[str, int | str]) -> str:
     """The choice once more, from the rules in csrc/README.md."""
-    channels, channels_out, storage, alignment, architecture, width = (
-        int(facts[name]) for name in ("channels", "channels_out", "storage", "alignment_bytes", "architecture", "width")
+    channels, channels_out, storage, alignment = (
+        int(facts[name]) for name in ("channels", "channels_out", "storage", "alignment_bytes")
     )
+    architecture, width, owners = (int(facts[name]) for name in ("architecture", "width", "octets"))
     widest, size = max(channels, channels_out), 4 if storage == FLOAT32 else 2
     whole = alignment == 16 and all(count * size % 16 == 0 for count in (channels, channels_out))
     number = int(facts["pass"])
     room = next(room for room in (32, 64, 128, 1 << 31) if widest <= room)
     if architecture >= 80 and whole and room <= 128:
-        octets, groups, blocks = next(tile for width_of, tile in TILES[size, room, number] if width <= width_of)
+        octets, groups, blocks = next(
+            tile for width_of, owners_of, tile in TILES[size, room, number] if width <= width_of and owners <= owners_of
+        )
         numbers = f"channels {room}, octets {octets}, groups {groups}, blocks {blocks}"
         ranks = 6 if width > 8 and (storage == FLOAT32 or number == 2) else 2
-        tile = f"tile{{{numbers}, shared ranks {ranks if octets > 1 else 0}}}"
+        shared = octets > 1 and owners <= (4 * FEW if number == 0 and width <= 4 else FEW)
+        tile = f"tile{{{numbers}, shared ranks {ranks if shared else 0}}}"
         return tile if architecture == 90 and room > 32 and storage != FLOAT16 else f"{tile} untuned"
     vectors = alignment >= 4 * size and channels % 4 == channels_out % 4 == 0
     vector, group, chunks = next(
@@ -277,15 +285,16 @@ def test_the_choice_over_the_whole_domain(chooser: Path) -> None:
     problems: list[dict[str, int | str]] = [
         FACTS
         | {"channels": channels, "channels_out": channels_out, "features": 4 * channels, "storage": storage}
-        | {"alignment_bytes": alignment, "width": width, "pass": number}
+        | {"alignment_bytes": alignment, "width": width, "octets": octets, "pass": number}
         | {"architecture": architecture, "shared_bytes": SHARED_BYTES[architecture]}
         for architecture in SHARED_BYTES
         for storage, alignment, number in itertools.product((FLOAT32, FLOAT16, BFLOAT16), (2, 4, 8, 16), range(3))
-        for channels, channels_out, width in (
-            *((size, size, 7) for size in sizes),
-            *((size, size, 8) for size in sizes),
-            *((size, 16, 1) for size in sizes),
-            *((24, size, 400) for size in sizes),
+        for channels, channels_out, width, octets in (
+            *((size, size, 7, FEW) for size in sizes),
+            *((size, size, 7, FEW + 1) for size in sizes),
+            *((size, size, 8, 4050) for size in sizes),
+            *((size, 16, 1, 10**6) for size in sizes),
+            *((24, size, 400, 4050) for size in sizes),
         )
     ]
     wrong = [
@@ -308,12 +317,59 @@ def test_a_measurement_holds_for_the_widths_it_was_made_with(chooser: Path, widt
     assert chosen(chooser, storage=FLOAT32, width=width, variant="gather").endswith(suffix)
 
 
+@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize(
+    ("number", "width", "few", "many"),
+    [
+        (0, 7, "4, groups 2, blocks 4", "4, groups 2, blocks 4"),
+        (1, 7, "5, groups 2, blocks 3", "4, groups 2, blocks 4"),
+        (1, 8, "4, groups 4, blocks 3", "4, groups 4, blocks 3"),  # more groups, and blocks of four
+        (2, 7, "3, groups 2, blocks 4", "4, groups 2, blocks 3"),
+        (2, 8, "3, groups 2, blocks 4", "4, groups 2, blocks 3"),
+    ],
+)
+def test_a_problem_of_few_octets_has_blocks_of_its_own(
+    chooser: Path, storage: int, number: int, width: int, few: str, many: str
+) -> None:
+    facts: dict[str, int | str] = {"storage": storage, "width": width, "pass": number}
+    for tile, octets in ((few, 1), (few, 8192), (many, 8193), (many, 2**40)):
+        found = chosen(chooser, **facts, octets=octets)
+        assert found.startswith(f"tile{{channels 64, octets {tile}, ")
+        assert found.endswith("}" if storage == BFLOAT16 else "} untuned")
+
+
+@pytest.mark.parametrize(
+    ("facts", "octets"),
+    [
+        ({"channels": 32, "channels_out": 32, "pass": 1}, 4),
+        ({"channels": 32, "channels_out": 32, "pass": 2}, 4),
+        ({"channels": 128, "pass": 1}, 2),
+        ({"channels": 128, "pass": 2}, 1),
+        ({"storage": FLOAT32, "pass": 1}, 4),
+        ({"storage": FLOAT32, "pass": 2}, 2),
+    ],
+)
+def test_few_octets_change_nothing_for_other_channels_and_float32(
+    chooser: Path, facts: dict[str, int | str], octets: int
+) -> None:
+    for owners in (4050, 64980):
+        assert f", octets {octets}, " in chosen(chooser, **facts, octets=owners)
+
+
 def test_candidates_of_a_build_are_what_is_compiled_and_gather(chooser: Path, tuning_chooser: Path) -> None:
     assert chosen(chooser, variant="candidates") == "64 4 2 4;gather;"
     names = chosen(tuning_chooser, variant="candidates").rstrip(";").split(";")
     assert names[0] == "64 4 2 4"  # the choice, also there
     assert names[-1] == "gather"
     assert set(names[1:-1]) == {"64 8 2 2", "64 2 2 8", "64 4 4 4", "64 4 1 4", "64 4 2 5", "64 4 2 3"}
+
+
+def test_neighbors_of_blocks_of_odd_numbers_have_as_many_warps_at_most(chooser: Path, tuning_chooser: Path) -> None:
+    assert chosen(chooser, variant="candidates", **{"pass": 1}) == "64 5 2 3;gather;"
+    by_query = chosen(tuning_chooser, variant="candidates", **{"pass": 1}).rstrip(";").split(";")
+    assert set(by_query[1:-1]) == {"64 10 2 1", "64 2 2 7", "64 5 4 3", "64 5 1 3", "64 5 2 4", "64 5 2 2"}
+    by_key = chosen(tuning_chooser, variant="candidates", **{"pass": 2}).rstrip(";").split(";")
+    assert set(by_key[1:-1]) == {"64 6 2 2", "64 1 2 12", "64 3 4 4", "64 3 1 4", "64 3 2 5", "64 3 2 3"}
 
 
 @pytest.mark.parametrize(("storage", "number"), list(itertools.product(range(3), range(3))))
@@ -335,7 +391,7 @@ def test_every_candidate_differs_by_one_step_fits_and_can_be_asked_for(
 
 def test_a_tile_that_is_asked_for_concerns_its_pass_alone(tuning_chooser: Path) -> None:
     assert "groups 4, blocks 4" in chosen(tuning_chooser, tile="forward 64 4 4 4")
-    assert "groups 2, blocks 4" in chosen(tuning_chooser, tile="forward 64 4 4 4", **{"pass": 1})
+    assert "octets 5, groups 2, blocks 3" in chosen(tuning_chooser, tile="forward 64 4 4 4", **{"pass": 1})
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ int main() {
       if (octets == 1) print_places<1>(grid);
       if (octets == 3) print_places<3>(grid);
       if (octets == 4) print_places<4>(grid);
+      if (octets == 5) print_places<5>(grid);
     }
   }
 }
@@ -102,7 +103,7 @@ def test_divides_any_numbers(program: Path, pairs: list[tuple[int, int]]) -> Non
     assert [int(line) for line in got] == [value // divisor for value, divisor in pairs]
 
 
-@pytest.mark.parametrize("octets", [1, 3, 4])
+@pytest.mark.parametrize("octets", [1, 3, 4, 5])
 @pytest.mark.parametrize("shared", [0, 2, 5, 100])
 @pytest.mark.parametrize(
     ("batch", "heads", "nlat", "nlon", "residues"),
