@@ -151,7 +151,7 @@ def _time_case(case: Case, rounds: int, clock: Clock) -> list[Timing]:
     timings = []
     for pass_name in PASSES[case.operation]:
         chosen, *others = torch.ops.s2attn.cuda_candidates(*cuda_facts(workload.problem), pass_name) or [""]
-        site = Site(case, pass_name, _width(workload, pass_name), chosen)
+        site = Site(case, pass_name, _width(workload, pass_name), _octets(workload, pass_name), chosen)
         trials = []
         for name in others:
             trials.append(_try(workload, site, name, exact, rounds=rounds, clock=clock))
@@ -202,6 +202,14 @@ def _width(workload: Workload, pass_name: str) -> int:
     return -(-len(table.arcs) // (len(table.arc_off) - 1))
 
 
+def _octets(workload: Workload, pass_name: str) -> int:
+    case, geometry = workload.case, neighborhood(workload.problem)
+    by_key = pass_name == "backward_key"
+    residues = (geometry.key_table if by_key else geometry.query_table).residues
+    nlat, nlon = case.in_shape if by_key else case.out_shape
+    return case.batch * case.heads * -(-nlat * residues // 2) * -(-nlon // residues // 8)
+
+
 def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
@@ -215,6 +223,7 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
         "definition": site.case.definition,
         "pass": site.pass_name,
         "width": site.width,
+        "octets": site.octets,
         "chosen": site.chosen,
         "trials": [
             {"candidate": name, "ratio": ratio._asdict() if ratio else None, "error": error}
@@ -232,7 +241,8 @@ def _print_trial(site: Site, trial: Trial) -> None:
 
 def _print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
-        print(f"{row.verdict}: {row.site.pass_name}, {row.site.case.dtype}, width {row.site.width}: {row.figure}")
+        few = ", few octets" if row.site.few else ""
+        print(f"{row.verdict}: {row.site.pass_name}, {row.site.case.dtype}, width {row.site.width}{few}: {row.figure}")
     if rows:
         print("\nrows for kTileTable of csrc/cuda/tunings.h, each before the row for any GPU with the same channels:")
     for row in rows:

@@ -15,6 +15,9 @@ from s2attn.benchmarks.ratios import Ratio
 # process, what lies where in memory, comes on top.
 LEAST_GAIN = 1.01
 
+# Octets of owners, 8 columns of two rows of the gather table, up to which a row may have tiles of its own (kFewOctets).
+FEW_OCTETS = 8192
+
 _STORAGES = {"float32": "kFloat32", "float16": "kFloat16", "bfloat16": "kBfloat16"}
 
 
@@ -28,6 +31,8 @@ class Site:
         ``forward``, ``backward_query`` or ``backward_key``.
     width
         Of the neighborhood: partner latitudes of an owner, their mean rounded up.
+    octets
+        Of owners, of every batch and head.
     chosen
         The present choice by its numbers, as ``s2attn::cuda_candidates`` gives them; its channels come first.
     """
@@ -35,12 +40,18 @@ class Site:
     case: Case
     pass_name: str
     width: int
+    octets: int
     chosen: str
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
+    def few(self) -> bool:
+        """Whether a row from here is for few octets alone."""
+        return self.octets <= FEW_OCTETS
+
+    @property
+    def key(self) -> tuple[str, str, str, bool, int]:
         """What sites share that one decision is for; those of one row follow each other when sorted."""
-        return self.pass_name, self.case.dtype, self.chosen, self.width
+        return self.pass_name, self.case.dtype, self.chosen, not self.few, self.width
 
 
 class Trial(NamedTuple):
@@ -125,7 +136,7 @@ class Row:
 
     @property
     def site(self) -> Site:
-        """The widest of its sites: the row is for that width and less."""
+        """The widest of its sites, all of few octets or none: the row is for that width and less."""
         return max((timing.site for timing in self.timings), key=lambda site: site.width)
 
     @property
@@ -150,7 +161,8 @@ class Row:
     def cpp(self) -> str:
         """The row as ``csrc/cuda/tunings.h`` has it."""
         numbers = "{}" if self.policy == "gather" else "{" + ", ".join(self.policy.split()) + "}"
-        scope = f"{{{self.where.architecture}, {_STORAGES[self.site.case.dtype]}, {self.site.width}}}"
+        octets = ", kFewOctets" if self.site.few else ""
+        scope = f"{{{self.where.architecture}, {_STORAGES[self.site.case.dtype]}, {self.site.width}{octets}}}"
         room = self.site.chosen.split()[0]
         texts = ", ".join(_quoted(text) for text in (self.where.gpu, self.where.date, self.where.command, self.figure))
         return f"{{{scope}, Pass::{self.site.pass_name}, {room}, {numbers}, {{{texts}}}}},"
@@ -162,6 +174,7 @@ class Row:
             "pass": self.site.pass_name,
             "dtype": self.site.case.dtype,
             "width": self.site.width,
+            "few_octets": self.site.few,
             "chosen": self.site.chosen,
             "policy": self.policy,
             "verdict": self.verdict,
@@ -176,7 +189,7 @@ def make_rows(timings: Sequence[Timing], where: Where, confirm: Confirm) -> tupl
     ordered = sorted((timing for timing in timings if timing.trials), key=lambda timing: timing.site.key)
     decisions = [decide(list(group), confirm) for _, group in itertools.groupby(ordered, lambda t: t.site.key)]
     rows = []
-    for (_, policy), group in itertools.groupby(decisions, lambda d: (d.timings[0].site.key[:3], d.policy)):
+    for (_, policy), group in itertools.groupby(decisions, lambda d: (d.timings[0].site.key[:4], d.policy)):
         rows.append(Row(policy, tuple(timing for decision in group for timing in decision.timings), where))
     return tuple(rows)
 

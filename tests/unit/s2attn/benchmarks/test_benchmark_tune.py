@@ -6,10 +6,12 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from s2attn import AttentionProblem
 from s2attn.benchmarks import rounds, tune
 from s2attn.benchmarks.__main__ import main
 from s2attn.benchmarks.cases import Case
@@ -21,6 +23,7 @@ from s2attn.benchmarks.tunings import Row, Site, Timing, Trial, Where, combine, 
 
 REPOSITORY = Path(__file__).parents[4]
 CHOSEN, FASTER, SLOWER = "64 4 2 4", "64 2 2 8", "64 4 4 4"
+FEW, MANY = 8192, 8193  # octets of owners
 WHERE = Where(90, "NVIDIA H200", "2026-11-30", "2.11.0", "python -m s2attn.benchmarks tune '--cases=full/cuda/*'")
 
 
@@ -28,9 +31,9 @@ def ratio(median: float, spread: float = 0.005) -> Ratio:
     return Ratio(median, median - spread, median + spread, 0.978)
 
 
-def timing(case: Case, width: int, **ratios: float) -> Timing:
+def timing(case: Case, width: int, octets: int = MANY, **ratios: float) -> Timing:
     names = {"faster": FASTER, "slower": SLOWER, "gather": "gather"}
-    site = Site(case, "forward", width, CHOSEN)
+    site = Site(case, "forward", width, octets, CHOSEN)
     return Timing(site, tuple(Trial(names[name], ratio(value)) for name, value in ratios.items()))
 
 
@@ -79,7 +82,9 @@ def test_the_fastest_candidate_of_all_sites_is_taken(case: Case) -> None:
     assert fastest([timing(case, 3, faster=1.001, slower=0.9)]) is None
     # one that was not timed everywhere, or is wrong somewhere, is none
     assert fastest([timing(case, 3, faster=1.05, gather=1.03), timing(case, 3, gather=1.03)]) == "gather"
-    wrong = Timing(Site(case, "forward", 3, CHOSEN), (Trial(FASTER, ratio(1.5), "y: relative error 1 exceeds 1e-05"),))
+    wrong = Timing(
+        Site(case, "forward", 3, MANY, CHOSEN), (Trial(FASTER, ratio(1.5), "y: relative error 1 exceeds 1e-05"),)
+    )
     assert fastest([wrong]) is None
 
 
@@ -115,20 +120,30 @@ def test_passes_and_dtypes_have_rows_of_their_own(case: Case) -> None:
 
 
 def test_a_row_without_another_candidate_says_so(case: Case) -> None:
-    failed = Timing(Site(case, "forward", 3, CHOSEN), (Trial(FASTER, None, "out of registers"),))
+    failed = Timing(Site(case, "forward", 3, MANY, CHOSEN), (Trial(FASTER, None, "out of registers"),))
     (row,) = make_rows([failed], WHERE, confirmed)
     assert (row.verdict, row.figure) == ("keep", "torch 2.11.0, 1 cases: no other candidate ran")
 
 
+def test_few_octets_have_rows_of_their_own(case: Case) -> None:
+    found = [timing(case, width, octets, faster=1.05) for width, octets in ((3, MANY), (3, FEW), (7, MANY), (7, FEW))]
+    few, many = make_rows(found, WHERE, confirmed)
+    assert [(row.site.width, row.site.few, len(row.timings)) for row in (few, many)] == [(7, True, 2), (7, False, 2)]
+
+
+@pytest.mark.parametrize(("octets", "most"), [(FEW, "kFewOctets"), (MANY, "kAnyOctets")])
 @pytest.mark.parametrize("policy", [CHOSEN, FASTER, "gather"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_rows_are_what_the_table_takes(case: Case, policy: str, dtype: str, tmp_path: Path) -> None:
-    found = timing(replace(case, dtype=dtype), 7, faster=1.05, gather=1.05)
+def test_rows_are_what_the_table_takes(
+    case: Case, policy: str, dtype: str, octets: int, most: str, tmp_path: Path
+) -> None:
+    found = timing(replace(case, dtype=dtype), 7, octets, faster=1.05, gather=1.05)
     row = Row(policy, (found,), WHERE._replace(command='a "quoted" command'))
     (tmp_path / "row.cpp").write_text(
         '#include "csrc/cuda/tunings.h"\nusing namespace s2attn::cuda;\n'
         f"constexpr TileRow kRows[] = {{{row.cpp}}};\n"
         "static_assert(kRows[0].scope.architecture == 90 && kRows[0].scope.width == 7 && kRows[0].channels == 64);\n"
+        f"static_assert(kRows[0].scope.octets == {most} && {most} >= {octets} && kFewOctets == {FEW});\n"
         f"static_assert(kRows[0].policy.exists() == {'false' if policy == 'gather' else 'true'});\n"
         "static_assert(kRows[0].pass == Pass::forward && kRows[0].measurement.exists());\n"
     )
@@ -221,6 +236,24 @@ def test_a_case_that_cannot_run_does_not_keep_the_others(stand_in, make_case) ->
     found = tuned(broken, make_case())
     assert list(found.errors) == [broken.name]
     assert len(found.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("in_shape", "out_shape", "by_query", "by_key"),
+    [
+        ((180, 360), (180, 360), 4050, 4050),
+        ((180, 360), (360, 720), 16200, 4050),  # owners in two classes of longitudes: as many octets as points ask for
+        ((5, 12), (5, 12), 6, 6),  # what is left of rows and columns is a tile, too
+    ],
+)
+def test_octets_are_those_that_a_policy_is_chosen_by(
+    make_case, in_shape: tuple[int, int], out_shape: tuple[int, int], by_query: int, by_key: int
+) -> None:
+    case = make_case(in_shape=in_shape, out_shape=out_shape, heads=2, channels_in=8, channels_out=8, batch=3)
+    problem = AttentionProblem(in_shape, out_shape, heads=2, channels_in=8, channels_out=8, theta_cutoff=0.6)
+    workload = SimpleNamespace(case=case, problem=problem)
+    assert tune._octets(workload, "backward_query") == tune._octets(workload, "forward") == 6 * by_query
+    assert tune._octets(workload, "backward_key") == 6 * by_key
 
 
 def test_a_problem_without_a_tile_has_no_row(stand_in, make_case, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
