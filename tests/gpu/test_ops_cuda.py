@@ -137,7 +137,7 @@ def test_gradients_scale_with_the_gradient_to_the_bit(name: str, power: int) -> 
         assert torch.equal(one * 2.0**power, other)
 
 
-def test_a_huge_key_changes_nothing_for_queries_that_do_not_see_it() -> None:
+def test_a_huge_value_changes_nothing_for_queries_that_do_not_see_it() -> None:
     """Its column lies in the windows of their warps, where it is masked."""
     call = draw("down_64_channels", device="cuda")
     outlier = call._replace(k=call.k.clone(), v=call.v.clone())

@@ -183,11 +183,12 @@ class SplitCores {
     }
   }
 
-  // kSteps: of 16 channels, whose large products the cores add up before a rounding adder does.
-  template <int kSteps = 2, int kGroups>
+  template <int kGroups>
   static __device__ void scores(const OwnerTile& owners, const PartnerTile<kGroups>& partners, float (&s)[kGroups][4]) {
+    // The cores cut off what does not fit their sum, so that sums of large products over 32 channels, a packet of every
+    // lane, are added up by the rounding adders. Small products have a sum of their own.
+    constexpr int kSteps = 2;  // of 16 channels
     static_assert(2 * kPackets % kSteps == 0, "no product may be left out");
-    // The cores cut off what does not fit their sum. Small products have a sum of their own.
     float small[kGroups][4] = {}, large[kGroups][4];
 #pragma unroll
     for (int i = 0; i < 2 * kPackets; ++i) {

@@ -295,7 +295,6 @@ class TensorCores<float, kChannels> {
  public:
   static_assert(kChannels % 32 == 0);
 
-  static constexpr bool kScaled = false;
   using SumTile = TileSums<kChannels>;
 
   // Packets of four channels: the lane has packets lane % 4, lane % 4 + 4, ... of both of its rows.
